@@ -188,7 +188,8 @@ enum gb_status supports_route(const struct gb_problem *problem, struct gb_error 
     return status == GB_OK ? check_device(gb_cuda_route_shared(&problem->shape, problem->router), error) : status;
 }
 
-enum gb_status run_route(const struct gb_arguments *given, struct gb_error *error)
+/* told: of gb_cuda_route. */
+enum gb_status route(const struct gb_arguments *given, int32_t *told, struct gb_error *error)
 {
     struct gb_arguments a;
     enum gb_status status = known(given, &a, error);
@@ -199,7 +200,12 @@ enum gb_status run_route(const struct gb_arguments *given, struct gb_error *erro
     if (!a.x || !a.routed_ids || !a.routed_weights || (a.router->bias != GB_ROUTER_BIAS_NONE && !a.router_bias))
         return gb_cuda_fail(error, GB_EINVAL, "a buffer that the router needs is NULL");
     status = check_weights("router", &a.router_weights, GB_BF16, 1, a.shape.experts, a.shape.hidden, 1, error);
-    return status == GB_OK ? gb_cuda_route(&a, error) : status;
+    return status == GB_OK ? gb_cuda_route(&a, told, error) : status;
+}
+
+enum gb_status run_route(const struct gb_arguments *given, struct gb_error *error)
+{
+    return route(given, NULL, error);
 }
 
 template <enum gb_operator Operator, enum gb_format Weights> constexpr struct gb_kernel kernel(const char *name)
@@ -292,8 +298,9 @@ enum gb_status prepare_mma16(const struct gb_arguments *given, void **prepared, 
     return status == GB_OK ? gb_cuda_mma16_prepare(Operator, &a, prepared, error) : status;
 }
 
+/* told: of gb_cuda_mma16. */
 template <enum gb_operator Operator, enum gb_format Weights>
-enum gb_status run_mma16(const struct gb_arguments *given, struct gb_error *error)
+enum gb_status multiply(const struct gb_arguments *given, const int32_t *told, struct gb_error *error)
 {
     struct gb_arguments a;
     enum gb_status status = known(given, &a, error);
@@ -301,7 +308,13 @@ enum gb_status run_mma16(const struct gb_arguments *given, struct gb_error *erro
         status = check_arguments<Operator, Weights>(a, error);
     if (status == GB_OK && gb_cuda_mma16_workspace(Operator, &a.shape) && !a.workspace)
         status = gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
-    return status == GB_OK ? gb_cuda_mma16(Operator, &a, error) : status;
+    return status == GB_OK ? gb_cuda_mma16(Operator, &a, told, error) : status;
+}
+
+template <enum gb_operator Operator, enum gb_format Weights>
+enum gb_status run_mma16(const struct gb_arguments *given, struct gb_error *error)
+{
+    return multiply<Operator, Weights>(given, NULL, error);
 }
 
 template <enum gb_operator Operator, enum gb_format Weights, bool Repacked>
@@ -553,6 +566,38 @@ constexpr struct gb_kernel quantised_layer = quantised<GB_LAYER, Format, Format>
 template <enum gb_format Weights, bool Repacked>
 constexpr struct gb_kernel mma16_layer = mma16<GB_LAYER, Weights, Repacked>("layer");
 
+/* Of the layer, up to where the router tells the ids. */
+size_t layer_workspace(const struct gb_shape &s)
+{
+    return (gb_cuda_mma16_workspace(GB_LAYER, &s) + 127) / 128 * 128;
+}
+
+size_t workspace_routed_mma16(const struct gb_problem *problem)
+{
+    const struct gb_shape &s = problem->shape;
+    return layer_workspace(s) + (s.tokens == 1 ? gb_cuda_told_bytes(s.top_k) : 0);
+}
+
+/* Of one token, gate_up starts when its expert has been chosen, and not when the router has ended. */
+template <enum gb_format Weights>
+enum gb_status run_routed_mma16(const struct gb_arguments *given, struct gb_error *error)
+{
+    const struct gb_arguments a = gb_routed_arguments(given);
+    if (!a.workspace)
+        return gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
+    int32_t *told = a.shape.tokens == 1 ? (int32_t *)((char *)a.workspace + layer_workspace(a.shape)) : NULL;
+    const enum gb_status status = route(given, told, error);
+    return status == GB_OK ? multiply<GB_LAYER, Weights>(&a, told, error) : status;
+}
+
+template <enum gb_format Weights, bool Repacked> constexpr struct gb_kernel mma16_routed_layer(const char *name)
+{
+    struct gb_kernel k = gb_routed_layer<router, mma16_layer<Weights, Repacked>>::kernel(name);
+    k.workspace = workspace_routed_mma16;
+    k.run = run_routed_mma16<Weights>;
+    return k;
+}
+
 const struct gb_kernel kernels[] = {
     kernel<GB_LAYER, GB_NVFP4>("cuda/nvfp4-layer"),
     kernel<GB_GATE_UP, GB_NVFP4>("cuda/nvfp4-gate-up"),
@@ -615,12 +660,12 @@ const struct gb_kernel kernels[] = {
     gb_routed_layer<router, layer<GB_BF16>>::kernel("cuda/bf16-routed-layer"),
     gb_routed_layer<router, quantised_layer<GB_NVFP4>>::kernel("cuda/nvfp4-nvfp4-routed-layer"),
     gb_routed_layer<router, quantised_layer<GB_MXFP8>>::kernel("cuda/mxfp8-mxfp8-routed-layer"),
-    gb_routed_layer<router, mma16_layer<GB_NVFP4, false>>::kernel("cuda/nvfp4-mma16-routed-layer"),
-    gb_routed_layer<router, mma16_layer<GB_NVFP4, true>>::kernel("cuda/nvfp4-mma16-repacked-routed-layer"),
-    gb_routed_layer<router, mma16_layer<GB_MXFP8, false>>::kernel("cuda/mxfp8-mma16-routed-layer"),
-    gb_routed_layer<router, mma16_layer<GB_MXFP8, true>>::kernel("cuda/mxfp8-mma16-repacked-routed-layer"),
-    gb_routed_layer<router, mma16_layer<GB_MXFP4, false>>::kernel("cuda/mxfp4-mma16-routed-layer"),
-    gb_routed_layer<router, mma16_layer<GB_MXFP4, true>>::kernel("cuda/mxfp4-mma16-repacked-routed-layer"),
+    mma16_routed_layer<GB_NVFP4, false>("cuda/nvfp4-mma16-routed-layer"),
+    mma16_routed_layer<GB_NVFP4, true>("cuda/nvfp4-mma16-repacked-routed-layer"),
+    mma16_routed_layer<GB_MXFP8, false>("cuda/mxfp8-mma16-routed-layer"),
+    mma16_routed_layer<GB_MXFP8, true>("cuda/mxfp8-mma16-repacked-routed-layer"),
+    mma16_routed_layer<GB_MXFP4, false>("cuda/mxfp4-mma16-routed-layer"),
+    mma16_routed_layer<GB_MXFP4, true>("cuda/mxfp4-mma16-repacked-routed-layer"),
     quantiser<GB_QUANTISE>("cuda/quantise"),
     quantiser<GB_SILU_MUL_QUANTISE>("cuda/silu-mul-quantise"),
     exchange<GB_DISPATCH>("cuda/dispatch"),

@@ -204,7 +204,8 @@ enum gb_status launch(const gb_mma16_job &job, void *stream, struct gb_error *er
 
 /* On the repacked layout if there are records, otherwise on the canonical one. */
 template <enum gb_format Weights, bool GateUp>
-enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bool ids_ready, struct gb_error *error)
+enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bool ids_ready, const int32_t *told,
+                   struct gb_error *error)
 {
     using format = gb_mma16_format<Weights>;
     const struct gb_shape &s = a.shape;
@@ -222,6 +223,7 @@ enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bo
     job.x = GateUp ? (const uint16_t *)a.x : (const uint16_t *)a.intermediate;
     job.share = GateUp ? s.top_k : 1;
     job.ids = a.ids;
+    job.told = told;
     job.pairs = s.tokens * s.top_k;
     job.of_item = pairs_of_item(s);
     job.items = items;
@@ -240,12 +242,13 @@ enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bo
 }
 
 template <bool GateUp>
-enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bool ids_ready, struct gb_error *error)
+enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bool ids_ready, const int32_t *told,
+                   struct gb_error *error)
 {
     const enum gb_format format = GateUp ? a.gate_up.format : a.down.format;
-    return format == GB_NVFP4   ? run<GB_NVFP4, GateUp>(a, items, ids_ready, error)
-           : format == GB_MXFP8 ? run<GB_MXFP8, GateUp>(a, items, ids_ready, error)
-                                : run<GB_MXFP4, GateUp>(a, items, ids_ready, error);
+    return format == GB_NVFP4   ? run<GB_NVFP4, GateUp>(a, items, ids_ready, told, error)
+           : format == GB_MXFP8 ? run<GB_MXFP8, GateUp>(a, items, ids_ready, told, error)
+                                : run<GB_MXFP4, GateUp>(a, items, ids_ready, told, error);
 }
 
 template <bool GateUp>
@@ -266,7 +269,8 @@ size_t gb_cuda_mma16_workspace(enum gb_operator operation, const struct gb_shape
            (s.tokens * s.top_k <= gb_mma16_few_pairs ? 0 : offsetof(gb_mma16_items, item) + items);
 }
 
-enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error)
+enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_arguments *a, const int32_t *told,
+                             struct gb_error *error)
 {
     const struct gb_shape &s = a->shape;
     gb_mma16_items *items = NULL;
@@ -278,10 +282,10 @@ enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_argumen
                                       s.experts, pairs_of_item(s), items);
     }
     if (status == GB_OK && operation != GB_DOWN)
-        status = run<true>(*a, items, false, error);
+        status = run<true>(*a, items, false, told, error);
     if (operation == GB_GATE_UP || status != GB_OK)
         return status;
-    status = run<false>(*a, items, operation == GB_LAYER, error);
+    status = run<false>(*a, items, operation == GB_LAYER, told, error);
     if (status != GB_OK || s.tokens == 1)
         return status;
     constexpr uint32_t threads = 128;

@@ -36,13 +36,19 @@ __global__ void __launch_bounds__(gb_mma16_threads, Resident)
 {
     using Format = typename Layout::Format;
     __shared__ float sums[gb_mma16_chains][gb_mma16_tile];
+    __shared__ int32_t id;
     const uint32_t columns = job.weights.columns, lane = threadIdx.x % 32, chain = threadIdx.x / 32, r = threadIdx.x;
     const auto put = [&](uint16_t value) {
+        gb_wait_for_previous();
         job.intermediate[((size_t)blockIdx.y * job.weights.tiles + blockIdx.x) * 8 + r] = value;
     };
-    gb_wait_for_previous();
+    if (!job.told)
+        gb_wait_for_previous();
+    if (r == 0)
+        id = job.told ? gb_hear(job.told, blockIdx.y) : __ldcg(&job.ids[blockIdx.y]);
+    __syncthreads();
     gb_let_next_start();
-    const uint32_t expert = (uint32_t)__ldcg(&job.ids[blockIdx.y]);
+    const uint32_t expert = (uint32_t)id;
     if (expert >= job.weights.experts) { /* an empty slot */
         if (r < 8)
             put(0);
@@ -95,7 +101,8 @@ __global__ void __launch_bounds__(32 * gb_mma16_one_token_warps, Layout::Format:
     gb_let_next_start();
     const Layout layout(job.weights);
     for (uint32_t slot = warp; slot < top_k; slot += gb_mma16_one_token_warps) {
-        const uint32_t expert = (uint32_t)__ldcg(&job.ids[slot]), some = expert < experts ? expert : 0;
+        const uint32_t expert = (uint32_t)(job.told ? gb_hear(job.told, slot) : __ldcg(&job.ids[slot]));
+        const uint32_t some = expert < experts ? expert : 0;
         gb_mma16_part at = layout.part(some, blockIdx.x);
         gb_mma16_step held[Ahead] = {};
 #pragma unroll
@@ -103,12 +110,12 @@ __global__ void __launch_bounds__(32 * gb_mma16_one_token_warps, Layout::Format:
             if (k < steps)
                 held[k] = layout.step_of(at, 0, k);
         const float global = job.weights.global_scales ? job.weights.global_scales[some] : 1.0f;
+        if (slot == warp && job.ids_ready)
+            gb_wait_for_previous();
         if (lane == 0) {
             used[slot] = expert < experts;
             routed[slot] = __ldcg(&job.routing_weights[slot]);
         }
-        if (slot == warp && job.ids_ready)
-            gb_wait_for_previous();
         const uint4 *row = (const uint4 *)(job.x + (size_t)slot * columns);
         uint4 x[words / 32];
         const auto load_x = [&](uint32_t step) {

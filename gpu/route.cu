@@ -9,7 +9,7 @@ namespace
 struct division {
     uint32_t tokens, blocks; /* of a cluster */
     size_t ring_bytes;
-    void (*kernel)(struct gb_router, struct gb_arguments);
+    void (*kernel)(struct gb_router, struct gb_arguments, int32_t *);
 };
 
 template <class Shape> constexpr struct division division_of(uint32_t blocks)
@@ -75,14 +75,19 @@ size_t gb_cuda_route_shared(const struct gb_shape *shape, const struct gb_router
     return block_bytes(divide(*shape, router->groups), *shape, router->groups);
 }
 
-enum gb_status gb_cuda_route(const struct gb_arguments *a, struct gb_error *error)
+size_t gb_cuda_told_bytes(uint32_t top_k)
+{
+    return sizeof(int32_t) * gb_told_words * top_k;
+}
+
+enum gb_status gb_cuda_route(const struct gb_arguments *a, int32_t *told, struct gb_error *error)
 {
     const struct division by = divide(a->shape, a->router->groups);
     const dim3 grid(by.blocks, (a->shape.tokens + by.tokens - 1) / by.tokens);
     const int percent = a->shape.tokens == 1 ? GB_CUDA_BESIDE_PERCENT : cudaSharedmemCarveoutDefault;
     const enum gb_status status = gb_cuda_prefer_shared("route", by.kernel, percent, error);
-    return status == GB_OK
-               ? gb_cuda_launch_cluster("route", by.kernel, by.blocks, grid, gb_route_threads,
-                                        block_bytes(by, a->shape, a->router->groups), a->stream, error, *a->router, *a)
-               : status;
+    return status == GB_OK ? gb_cuda_launch_cluster("route", by.kernel, by.blocks, grid, gb_route_threads,
+                                                    block_bytes(by, a->shape, a->router->groups), a->stream, error,
+                                                    *a->router, *a, told)
+                           : status;
 }

@@ -118,12 +118,12 @@ template <uint32_t Later> __device__ __forceinline__ void gb_wait_for_group()
 
 /*
  * Dot products of the block's experts, every size-th Rows of them from `rank` on, with Tokens tokens, of which `tokens`
- * exist; the others are computed unseen. Weights are under way before the kernel in front has ended. staged: room for x
- * of the tokens; ring: of ring_bytes. finish(expert, t, sum): takes the dot product, in one lane.
+ * exist; the others are computed unseen. Weights are under way before the kernel in front has ended; then waited().
+ * staged: room for x of the tokens; ring: of ring_bytes. finish(expert, t, sum): takes the dot product, in one lane.
  */
-template <class Shape, class Finish>
+template <class Shape, class Waited, class Finish>
 __device__ __forceinline__ void gb_find_logits(const gb_arguments &a, uint32_t rank, uint32_t size, uint32_t tokens,
-                                               uint4 *staged, uint4 *ring, const Finish &finish)
+                                               uint4 *staged, uint4 *ring, const Waited &waited, const Finish &finish)
 {
     constexpr uint32_t Tokens = Shape::Tokens, Rows = Shape::Rows, Held = Shape::Held, Ahead = Shape::Ahead;
     constexpr uint32_t Count = Rows * Tokens, round_chunks = 32 * Ahead;
@@ -196,7 +196,8 @@ __device__ __forceinline__ void gb_find_logits(const gb_arguments &a, uint32_t r
         asm volatile("prefetch.global.L2 [%0];" ::"l"(x + (size_t)line * 64));
     gb_wait_for_previous();
     for (uint32_t v = threadIdx.x; v < tokens * chunks; v += gb_route_threads)
-        staged[v] = __ldg((const uint4 *)x + v);
+        staged[v] = __ldcg((const uint4 *)x + v); /* of L1, lines may be older than the wait */
+    waited();
     __syncthreads();
     for (uint32_t expert = next; expert < experts;) {
         const uint32_t now = next_chunk;
@@ -280,14 +281,21 @@ struct gb_cuda_token {
     uint32_t top_k;
     float *score;        /* [experts, with room] */
     float *weight;       /* [top_k, with room] */
+    uint32_t *part;      /* [32], the rank of the first expert of 8 threads */
     uint64_t *key;       /* [experts], of logits, and then of choices */
-    uint64_t *candidate; /* [experts], keys, or numbers of experts where there are no choices yet */
+    uint64_t *candidate; /* [experts], keys */
+    uint64_t *first;     /* [top_k, at least 32], the candidates in order */
     uint64_t *group;     /* [groups], keys */
     float *logit;        /* [experts] */
     float *choice;       /* [experts] */
-    uint32_t *slot;      /* [top_k], the chosen experts */
     float *sum;          /* [1 + warps] */
     uint32_t *count;     /* of the candidates */
+
+    /* The expert of slot j. */
+    __device__ __forceinline__ uint32_t slot(uint32_t j) const
+    {
+        return gb_key_number(first[j]);
+    }
 };
 
 /* Values that are added one after the other lie in so many at once, zeros behind the last. */
@@ -298,11 +306,16 @@ __host__ __device__ constexpr uint32_t gb_route_room(uint32_t count)
     return (count + gb_route_batch - 1) / gb_route_batch * gb_route_batch;
 }
 
+__host__ __device__ constexpr uint32_t gb_route_firsts(uint32_t top_k)
+{
+    return top_k < 32 ? 32 : top_k;
+}
+
 inline size_t gb_route_shared_bytes(uint32_t experts, uint32_t top_k, uint32_t groups)
 {
     return sizeof(float) *
-               (gb_route_room(experts) + gb_route_room(top_k) + 2 * (size_t)experts + top_k + 1 + gb_route_warps + 1) +
-           sizeof(uint64_t) * (2 * (size_t)experts + groups);
+               (gb_route_room(experts) + gb_route_room(top_k) + 32 + 2 * (size_t)experts + 1 + gb_route_warps + 1) +
+           sizeof(uint64_t) * (2 * (size_t)experts + gb_route_firsts(top_k) + groups);
 }
 
 /* The token whose values lie at `at`, a multiple of 16. */
@@ -310,13 +323,14 @@ __device__ __forceinline__ gb_cuda_token gb_token_at(char *at, uint32_t experts,
 {
     gb_cuda_token t = {experts, top_k, (float *)at};
     t.weight = t.score + gb_route_room(experts);
-    t.key = (uint64_t *)(t.weight + gb_route_room(top_k));
+    t.part = (uint32_t *)(t.weight + gb_route_room(top_k));
+    t.key = (uint64_t *)(t.part + 32);
     t.candidate = t.key + experts;
-    t.group = t.candidate + experts;
+    t.first = t.candidate + experts;
+    t.group = t.first + gb_route_firsts(top_k);
     t.logit = (float *)(t.group + groups);
     t.choice = t.logit + experts;
-    t.slot = (uint32_t *)(t.choice + experts);
-    t.sum = (float *)(t.slot + top_k);
+    t.sum = t.choice + experts;
     t.count = (uint32_t *)(t.sum + 1 + gb_route_warps);
     return t;
 }
@@ -348,11 +362,8 @@ __device__ __forceinline__ float gb_sum_in_order(const float *values, uint32_t c
 }
 
 /* values: with room for gb_route_room(count), value i of thread i % gb_route_threads. It becomes q = exp(values[i] -
- * the one that ranks first); the sum of all q, in order. largest: the rank of the thread's first. beside(): what the
- * other warps do while one forms the sum. */
-template <class Beside>
-__device__ __forceinline__ float gb_softmax_sum(float *values, uint32_t count, uint32_t largest, float *sum,
-                                                const Beside &beside)
+ * the one that ranks first); the sum of all q, in order. largest: the rank of the thread's first. */
+__device__ __forceinline__ float gb_softmax_sum(float *values, uint32_t count, uint32_t largest, float *sum)
 {
     uint32_t *of_warps = (uint32_t *)(sum + 1);
     of_warps[threadIdx.x / 32] = __reduce_max_sync(0xFFFFFFFFu, largest);
@@ -365,26 +376,9 @@ __device__ __forceinline__ float gb_softmax_sum(float *values, uint32_t count, u
         const float all = gb_sum_in_order(values, count);
         if (threadIdx.x == 0)
             *sum = all;
-    } else {
-        beside();
     }
     __syncthreads();
     return *sum;
-}
-
-/* By a warp. Its lanes have the experts in parts. Of the first key of each part, as many as are chosen rank no lower
- * than the last of these, so no key that ranks lower is chosen: that key, or 0 if there are fewer parts. */
-__device__ __forceinline__ uint64_t gb_lowest_candidate(const gb_cuda_token &t)
-{
-    uint64_t mine = 0;
-    for (uint32_t e = threadIdx.x % 32; e < t.experts; e += 32)
-        mine = max(mine, t.key[e]);
-    uint32_t higher = 0;
-#pragma unroll
-    for (uint32_t k = 0; k < 32; k++)
-        higher += __shfl_sync(0xFFFFFFFFu, mine, (int)k) > mine;
-    const uint32_t lane = __ballot_sync(0xFFFFFFFFu, mine && higher + 1 == t.top_k);
-    return lane ? __shfl_sync(0xFFFFFFFFu, mine, __ffs((int)lane) - 1) : 0;
 }
 
 __device__ __forceinline__ bool gb_is_softmax(const gb_router &router)
@@ -404,26 +398,22 @@ __device__ __forceinline__ void gb_add_candidate(const gb_cuda_token &t, bool is
         t.candidate[place] = key;
 }
 
-/* Whether the choice is the score, unbiased, and this a quotient of q, so that q tells candidates before the sum is
- * there. */
+/* Whether the choice is the score, unbiased, and this a quotient of q, so that the logits tell who is chosen. */
 __device__ __forceinline__ bool gb_ranks_early(const gb_router &router)
 {
-    return gb_is_softmax(router) && router.bias <= GB_ROUTER_BIAS_LOGIT && router.groups == 1 &&
-           router.nonfinite <= GB_ROUTER_NONFINITE_ZERO && router.weight == GB_ROUTER_WEIGHT_SCORE;
+    const bool unbiased = router.bias == GB_ROUTER_BIAS_NONE || router.bias == GB_ROUTER_BIAS_LOGIT;
+    const bool scores = router.nonfinite == GB_ROUTER_NONFINITE_KEPT || router.nonfinite == GB_ROUTER_NONFINITE_ZERO;
+    return gb_is_softmax(router) && unbiased && router.groups == 1 && scores;
 }
 
-/* By all warps but the first: every expert that may be chosen if the sum is finite. At least top_k have the q of the
- * lowest candidate among the logits, or more. A quotient is rounded by at most 2^-24 of itself, or is below 2^-126: of
- * a q that is smaller by 2^-20 of itself, it is smaller too. */
-__device__ __forceinline__ void gb_find_early_candidates(const gb_cuda_token &t)
+/* By the whole block, when it has chosen. told: of gb_tell, or NULL. */
+__device__ __forceinline__ void gb_tell_choice(const gb_cuda_token &t, int32_t *told)
 {
-    const uint64_t last = gb_lowest_candidate(t);
-    const float q = last ? t.score[gb_key_number(last)] : 0.0f, least = q > 0x1p-100f ? q * (1 - 0x1p-20f) : 0.0f;
-    for (uint32_t e = threadIdx.x - 32; e - threadIdx.x % 32 < t.experts; e += gb_route_threads - 32)
-        gb_add_candidate(t, e < t.experts && !(t.score[e] < least), e);
+    for (uint32_t j = threadIdx.x; told && j < t.top_k; j += gb_route_threads)
+        gb_tell(told, j, (int32_t)t.slot(j));
 }
 
-/* Step 1. The logits are dot products so far. The rank of the thread's first. */
+/* Step 1. The logits are dot products so far. Returns the rank of the thread's first. */
 __device__ __forceinline__ uint32_t gb_finish_logits(const gb_router &router, const float *bias, const gb_cuda_token &t)
 {
     uint32_t largest = 0;
@@ -495,12 +485,39 @@ __device__ __forceinline__ void gb_mask_groups(const gb_router &router, const gb
         }
 }
 
-/* Step 5. A candidate's slot is how many are before it; a warp finds it. */
-__device__ __forceinline__ void gb_choose(const gb_cuda_token &t)
+/* A rank that at least top_k keys have or exceed: of the first keys of 32 parts, as many have the rank of the last of
+ * these or more. 0 if there are fewer parts. By threads of warps, each of its own keys: theirs are below `experts`. */
+__device__ __forceinline__ uint32_t gb_lowest_rank(const gb_cuda_token &t)
+{
+    uint32_t mine = 0;
+    for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads)
+        mine = max(mine, gb_key_rank(t.key[e]));
+#pragma unroll
+    for (uint32_t k = 1; k < gb_route_threads / 32; k *= 2)
+        mine = max(mine, __shfl_xor_sync(0xFFFFFFFFu, mine, (int)k));
+    if (threadIdx.x % gb_route_warps == 0)
+        t.part[threadIdx.x / gb_route_warps] = mine;
+    __syncthreads();
+    mine = t.part[threadIdx.x % 32];
+    uint32_t higher = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < 32; k++)
+        higher += t.part[k] > mine;
+    const uint32_t lowest = __reduce_min_sync(0xFFFFFFFFu, higher < t.top_k ? mine : ~0u);
+    return t.top_k <= 32 ? lowest : 0;
+}
+
+/* Step 5 of the keys that are there. Candidates are those that rank no lower than top_k others' values less `margin`;
+ * the slot of one is how many are before it, which a warp finds. Returns their number; they are in order, as far as
+ * there is room. */
+__device__ __forceinline__ uint32_t gb_choose(const gb_cuda_token &t, float margin)
 {
     const uint32_t lane = threadIdx.x % 32;
-    __syncthreads();
-    const uint32_t lowest = gb_key_rank(gb_lowest_candidate(t));
+    if (threadIdx.x == 0)
+        *t.count = 0;
+    uint32_t lowest = gb_lowest_rank(t);
+    if (lowest)
+        lowest = gb_rank_of(__fsub_rn(gb_value_of(lowest), margin));
     for (uint32_t first = threadIdx.x - lane; first < t.experts; first += gb_route_threads) {
         const uint64_t key = first + lane < t.experts ? t.key[first + lane] : 0;
         gb_add_candidate(t, first + lane < t.experts && gb_key_rank(key) >= lowest, key);
@@ -512,10 +529,34 @@ __device__ __forceinline__ void gb_choose(const gb_cuda_token &t)
         uint32_t before = 0;
         for (uint32_t k = 0; k < count; k += 32)
             before += __popc(__ballot_sync(0xFFFFFFFFu, k + lane < count && t.candidate[k + lane] > one));
-        if (lane == 0 && before < t.top_k)
-            t.slot[before] = gb_key_number(one);
+        if (lane == 0 && before < gb_route_firsts(t.top_k))
+            t.first[before] = one;
     }
     __syncthreads();
+    return count;
+}
+
+/*
+ * Step 5 by the logits, where that is step 5 by the scores too: whether it is, in every thread. Logits that differ by
+ * 2^-15, and by no more than 64 from the largest, have scores that are no subnormal numbers and differ by a factor of
+ * e^(2^-15), less what is rounded: both differences from the largest, by 2^-19 each, and e^x, the quotients and a
+ * product, by less than 2^-20 of themselves in all. Equal ones have equal scores. So the order is that of the scores if
+ * any two candidates one after the other are either; and others are 2^-15 below whoever is chosen. Where a logit is NaN
+ * or +infinity, no score is a number.
+ */
+__device__ __forceinline__ bool gb_choose_early(const gb_cuda_token &t)
+{
+    constexpr float apart = 0x1p-15f, within = 64.0f;
+    bool number = true;
+    for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads)
+        number = number && t.logit[e] < INFINITY;
+    const bool numbers = __syncthreads_and(number);
+    const uint32_t lane = threadIdx.x % 32, count = gb_choose(t, apart);
+    const float mine = gb_value_of(gb_key_rank(t.first[min(lane, count - 1)]));
+    const float next = gb_value_of(gb_key_rank(t.first[min(lane + 1, min(count, 32u) - 1)]));
+    const float largest = __shfl_sync(0xFFFFFFFFu, mine, 0);
+    const bool ordered = mine == next || __fsub_rn(mine, next) >= apart;
+    return numbers && count <= 32 && __all_sync(0xFFFFFFFFu, ordered && __fsub_rn(largest, mine) <= within);
 }
 
 /* Step 6; zeros behind the last weight. */
@@ -523,16 +564,17 @@ __device__ __forceinline__ void gb_find_weights(const gb_router &router, const f
 {
     float sum = 1.0f;
     uint32_t largest = 0;
+    __syncthreads();
     if (router.weight == GB_ROUTER_WEIGHT_SOFTMAX_ALL) {
         for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads) {
             t.score[e] = t.logit[e];
             largest = max(largest, gb_rank_of(t.logit[e]));
         }
-        sum = gb_softmax_sum(t.score, t.experts, largest, t.sum, [] {});
+        sum = gb_softmax_sum(t.score, t.experts, largest, t.sum);
         largest = 0;
     }
     for (uint32_t j = threadIdx.x; j < gb_route_room(t.top_k); j += gb_route_threads) {
-        const uint32_t e = t.slot[min(j, t.top_k - 1)];
+        const uint32_t e = t.slot(min(j, t.top_k - 1));
         float w = t.score[e];
         if (router.weight == GB_ROUTER_WEIGHT_SOFTMAX_CHOSEN)
             w = t.logit[e];
@@ -546,7 +588,7 @@ __device__ __forceinline__ void gb_find_weights(const gb_router &router, const f
         largest = max(largest, gb_rank_of(w));
     }
     if (router.weight == GB_ROUTER_WEIGHT_SOFTMAX_CHOSEN) {
-        sum = gb_softmax_sum(t.weight, t.top_k, largest, t.sum, [] {});
+        sum = gb_softmax_sum(t.weight, t.top_k, largest, t.sum);
         for (uint32_t j = threadIdx.x; j < t.top_k; j += gb_route_threads)
             t.weight[j] = __fdiv_rn(t.weight[j], sum);
     }
@@ -575,77 +617,48 @@ __device__ __forceinline__ float gb_renormalised(const gb_router &router, bool w
     return router.weights == GB_BF16 ? gb_bf16_value(w) : w;
 }
 
-/* Steps 7 and 8, by every thread below `threads`. What they read is there. */
+/* Steps 7 and 8. */
 __device__ __forceinline__ void gb_put_weights(const gb_router &router, const gb_arguments &a, uint32_t token,
-                                               const gb_cuda_token &t, uint32_t threads)
+                                               const gb_cuda_token &t)
 {
+    __syncthreads();
     float s = __fadd_rn(gb_sum_in_order(t.weight, t.top_k), router.epsilon);
     if (router.zero_sum_is_one && !(s > 0.0f))
         s = 1.0f;
-    for (uint32_t j = threadIdx.x; j < t.top_k; j += threads) {
+    for (uint32_t j = threadIdx.x; j < t.top_k; j += gb_route_threads) {
         const size_t pair = (size_t)token * t.top_k + j;
-        a.routed_ids[pair] = (int32_t)t.slot[j];
+        a.routed_ids[pair] = (int32_t)t.slot(j);
         a.routed_weights[pair] = gb_renormalised(router, t.top_k >= router.renormalise_from, t.weight[j], s);
     }
 }
 
-/* Steps 2 to 8 by one warp, where every lane has a candidate, or none. */
-__device__ __forceinline__ void gb_choose_early(const gb_router &router, const gb_arguments &a, uint32_t token,
-                                                float sum, uint32_t count, const gb_cuda_token &t)
-{
-    const uint32_t lane = threadIdx.x, e = (uint32_t)t.candidate[min(lane, count - 1)];
-    const float s = gb_score(router, t.score[e], sum);
-    const uint64_t key = lane < count ? gb_key(s, e) : 0;
-    uint32_t before = 0;
-    for (uint32_t k = 0; k < count; k++)
-        before += __shfl_sync(0xFFFFFFFFu, key, (int)k) > key;
-    if (lane < gb_route_room(t.top_k) - t.top_k)
-        t.weight[t.top_k + lane] = 0.0f;
-    if (lane < count && before < t.top_k) {
-        t.slot[before] = e;
-        t.weight[before] = s;
-    }
-    __syncwarp();
-    gb_put_weights(router, a, token, t, 32);
-}
-
 /* The block's token, all of whose logits are there: steps 1 to 8. */
 __device__ __forceinline__ void gb_route_token(const gb_router &router, const gb_arguments &a, uint32_t token,
-                                               const gb_cuda_token &t)
+                                               int32_t *told, const gb_cuda_token &t)
 {
-    const bool early = gb_ranks_early(router);
     float sum = 1.0f;
-    if (threadIdx.x == 0)
-        *t.count = 0;
     const uint32_t largest = gb_finish_logits(router, a.router_bias, t);
+    const bool early = gb_ranks_early(router) && gb_choose_early(t);
+    if (early)
+        gb_tell_choice(t, told);
     if (gb_is_softmax(router))
-        sum = gb_softmax_sum(t.score, t.experts, largest, t.sum, [&] {
-            if (early)
-                gb_find_early_candidates(t);
-        });
-    if (early && isfinite(sum) && *t.count <= 32) {
-        if (threadIdx.x < 32)
-            gb_choose_early(router, a, token, sum, *t.count, t);
-        return;
-    }
-    if (early) {
-        __syncthreads();
-        if (threadIdx.x == 0)
-            *t.count = 0;
-    }
+        sum = gb_softmax_sum(t.score, t.experts, largest, t.sum);
     gb_find_choices(router, a.router_bias, sum, t);
-    if (router.groups > 1)
-        gb_mask_groups(router, t);
-    gb_choose(t);
+    if (!early) {
+        if (router.groups > 1)
+            gb_mask_groups(router, t);
+        gb_choose(t, 0.0f);
+        gb_tell_choice(t, told);
+    }
     gb_find_weights(router, a.router_bias, t);
-    __syncthreads();
-    gb_put_weights(router, a, token, t, gb_route_threads);
+    gb_put_weights(router, a, token, t);
 }
 
-/* Cluster y: tokens y * Tokens .. */
+/* Cluster y: tokens y * Tokens .. told: NULL, or of one token, where the next kernel hears the ids. */
 template <class Shape>
 __global__ void __launch_bounds__(gb_route_threads) __maxnreg__(Shape::registers)
-    gb_route_kernel(const __grid_constant__ struct gb_router router, const __grid_constant__ struct gb_arguments a)
+    gb_route_kernel(const __grid_constant__ struct gb_router router, const __grid_constant__ struct gb_arguments a,
+                    int32_t *told)
 {
     constexpr uint32_t Tokens = Shape::Tokens;
     extern __shared__ float4 shared[];
@@ -655,17 +668,25 @@ __global__ void __launch_bounds__(gb_route_threads) __maxnreg__(Shape::registers
     uint4 *ring = (uint4 *)shared, *staged = ring + Shape::ring_bytes / sizeof(uint4);
     const gb_cuda_token t =
         gb_token_at((char *)(staged + Tokens * gb_chunks<gb_cuda_bf16>(a.shape.hidden)), experts, top_k, router.groups);
-    gb_let_next_start();
+    if (!told)
+        gb_let_next_start();
     gb_expect(&sent, rank < tokens ? experts * sizeof(float) : 0);
+    const auto waited = [&] {
+        if (!told || threadIdx.x + 1 < gb_route_threads)
+            return;
+        if (rank == 0)
+            gb_tell_later(told, top_k);
+        gb_let_next_start();
+    };
     const auto send = [&](uint32_t expert, uint32_t token, float sum) {
         if (token < tokens)
             gb_send(&t.logit[expert], &sent, token, sum);
     };
-    gb_find_logits<Shape>(a, rank, size, tokens, staged, ring, send);
+    gb_find_logits<Shape>(a, rank, size, tokens, staged, ring, waited, send);
     if (rank >= tokens)
         return;
     gb_receive(&sent);
-    gb_route_token(router, a, first + rank, t);
+    gb_route_token(router, a, first + rank, told, t);
 }
 
 #endif

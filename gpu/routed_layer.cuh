@@ -9,6 +9,17 @@
 
 #include "gpu/kernels.cuh"
 
+/* The arguments of the layer: the ids and weights are the router's. */
+inline struct gb_arguments gb_routed_arguments(const struct gb_arguments *given)
+{
+    struct gb_arguments a = {};
+    memcpy(&a, given, std::min(given->size, sizeof a));
+    a.size = sizeof a;
+    a.ids = a.routed_ids;
+    a.routing_weights = a.routed_weights;
+    return a;
+}
+
 template <const struct gb_kernel &Router, const struct gb_kernel &Layer> struct gb_routed_layer {
     static enum gb_status supports(const struct gb_problem *problem, struct gb_error *error)
     {
@@ -23,14 +34,10 @@ template <const struct gb_kernel &Router, const struct gb_kernel &Layer> struct 
 
     static enum gb_status run(const struct gb_arguments *given, struct gb_error *error)
     {
-        struct gb_arguments a = {};
         const enum gb_status status = Router.run(given, error);
         if (status != GB_OK)
             return status;
-        memcpy(&a, given, std::min(given->size, sizeof a));
-        a.size = sizeof a;
-        a.ids = a.routed_ids;
-        a.routing_weights = a.routed_weights;
+        const struct gb_arguments a = gb_routed_arguments(given);
         return Layer.run(&a, error);
     }
 
