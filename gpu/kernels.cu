@@ -189,7 +189,7 @@ enum gb_status supports_route(const struct gb_problem *problem, struct gb_error 
 }
 
 /* told: of gb_cuda_route. */
-enum gb_status route(const struct gb_arguments *given, int32_t *told, struct gb_error *error)
+enum gb_status route(const struct gb_arguments *given, uint64_t *told, struct gb_error *error)
 {
     struct gb_arguments a;
     enum gb_status status = known(given, &a, error);
@@ -300,7 +300,7 @@ enum gb_status prepare_mma16(const struct gb_arguments *given, void **prepared, 
 
 /* told: of gb_cuda_mma16. */
 template <enum gb_operator Operator, enum gb_format Weights>
-enum gb_status multiply(const struct gb_arguments *given, const int32_t *told, struct gb_error *error)
+enum gb_status multiply(const struct gb_arguments *given, const uint64_t *told, struct gb_error *error)
 {
     struct gb_arguments a;
     enum gb_status status = known(given, &a, error);
@@ -585,7 +585,7 @@ enum gb_status run_routed_mma16(const struct gb_arguments *given, struct gb_erro
     const struct gb_arguments a = gb_routed_arguments(given);
     if (!a.workspace)
         return gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
-    int32_t *told = a.shape.tokens == 1 ? (int32_t *)((char *)a.workspace + layer_workspace(a.shape)) : NULL;
+    uint64_t *told = a.shape.tokens == 1 ? (uint64_t *)((char *)a.workspace + layer_workspace(a.shape)) : NULL;
     const enum gb_status status = route(given, told, error);
     return status == GB_OK ? multiply<GB_LAYER, Weights>(&a, told, error) : status;
 }

@@ -15,8 +15,9 @@
 /* They launch on a->stream and return without waiting. The arguments have been checked. */
 enum gb_status gb_cuda_gate_up(const struct gb_arguments *a, struct gb_error *error);
 enum gb_status gb_cuda_down(const struct gb_arguments *a, struct gb_error *error);
-/* told: NULL, or of one token, in device memory: the ids of gpu/overlap.cuh, for the next kernel on the stream. */
-enum gb_status gb_cuda_route(const struct gb_arguments *a, int32_t *told, struct gb_error *error);
+/* told: NULL, or of one token, in device memory: the ids, and then the weights, for the next kernels on the stream to
+ * hear (gpu/overlap.cuh). */
+enum gb_status gb_cuda_route(const struct gb_arguments *a, uint64_t *told, struct gb_error *error);
 size_t gb_cuda_told_bytes(uint32_t top_k);
 /* GB_GATE_UP or GB_DOWN, every weight format. */
 enum gb_status gb_cuda_naive(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error);
@@ -59,8 +60,8 @@ size_t gb_cuda_down_shared(enum gb_format weights, const struct gb_shape *shape)
 size_t gb_cuda_route_shared(const struct gb_shape *shape, const struct gb_router *router);
 
 /* The order mma16-sm90/1, NVFP4, MXFP8 or MXFP4 weights: on what prepare returned, or on the canonical layout. told:
- * NULL, or where the kernel in front tells the ids of the arguments, of a layer of one token. */
-enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_arguments *a, const int32_t *told,
+ * NULL, or of a layer of one token, where the router, which is in front, tells the ids and weights of the arguments. */
+enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_arguments *a, const uint64_t *told,
                              struct gb_error *error);
 enum gb_status gb_cuda_mma16_prepare(enum gb_operator operation, const struct gb_arguments *a, void **prepared,
                                      struct gb_error *error);

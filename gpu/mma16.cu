@@ -204,7 +204,7 @@ enum gb_status launch(const gb_mma16_job &job, void *stream, struct gb_error *er
 
 /* On the repacked layout if there are records, otherwise on the canonical one. */
 template <enum gb_format Weights, bool GateUp>
-enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bool ids_ready, const int32_t *told,
+enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bool ids_ready, const uint64_t *told,
                    struct gb_error *error)
 {
     using format = gb_mma16_format<Weights>;
@@ -242,7 +242,7 @@ enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bo
 }
 
 template <bool GateUp>
-enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bool ids_ready, const int32_t *told,
+enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bool ids_ready, const uint64_t *told,
                    struct gb_error *error)
 {
     const enum gb_format format = GateUp ? a.gate_up.format : a.down.format;
@@ -269,7 +269,7 @@ size_t gb_cuda_mma16_workspace(enum gb_operator operation, const struct gb_shape
            (s.tokens * s.top_k <= gb_mma16_few_pairs ? 0 : offsetof(gb_mma16_items, item) + items);
 }
 
-enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_arguments *a, const int32_t *told,
+enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_arguments *a, const uint64_t *told,
                              struct gb_error *error)
 {
     const struct gb_shape &s = a->shape;

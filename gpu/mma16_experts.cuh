@@ -18,8 +18,8 @@ struct gb_mma16_job {
     gb_mma16_matrix weights;
     const uint16_t *x; /* bf16 [.., columns]: row pair / share */
     uint32_t share;
-    const int32_t *ids;  /* [pairs] */
-    const int32_t *told; /* of one token: the ids that the router tells; NULL: it has ended before gate_up begins */
+    const int32_t *ids;   /* [pairs] */
+    const uint64_t *told; /* of one token: what the router tells; NULL: it has ended before gate_up begins */
     uint32_t pairs;
     uint32_t of_item;             /* of several tokens: pairs that an item may have */
     const gb_mma16_items *items;  /* of several tokens; NULL: a block finds its items by itself */

@@ -36,19 +36,18 @@ __global__ void __launch_bounds__(gb_mma16_threads, Resident)
 {
     using Format = typename Layout::Format;
     __shared__ float sums[gb_mma16_chains][gb_mma16_tile];
-    __shared__ int32_t id;
+    __shared__ uint32_t id;
     const uint32_t columns = job.weights.columns, lane = threadIdx.x % 32, chain = threadIdx.x / 32, r = threadIdx.x;
     const auto put = [&](uint16_t value) {
-        gb_wait_for_previous();
         job.intermediate[((size_t)blockIdx.y * job.weights.tiles + blockIdx.x) * 8 + r] = value;
     };
     if (!job.told)
         gb_wait_for_previous();
     if (r == 0)
-        id = job.told ? gb_hear(job.told, blockIdx.y) : __ldcg(&job.ids[blockIdx.y]);
+        id = job.told ? gb_hear(job.told, blockIdx.y) : (uint32_t)__ldcg(&job.ids[blockIdx.y]);
     __syncthreads();
     gb_let_next_start();
-    const uint32_t expert = (uint32_t)id;
+    const uint32_t expert = id;
     if (expert >= job.weights.experts) { /* an empty slot */
         if (r < 8)
             put(0);
@@ -101,7 +100,7 @@ __global__ void __launch_bounds__(32 * gb_mma16_one_token_warps, Layout::Format:
     gb_let_next_start();
     const Layout layout(job.weights);
     for (uint32_t slot = warp; slot < top_k; slot += gb_mma16_one_token_warps) {
-        const uint32_t expert = (uint32_t)(job.told ? gb_hear(job.told, slot) : __ldcg(&job.ids[slot]));
+        const uint32_t expert = job.told ? gb_hear(job.told, slot) : (uint32_t)__ldcg(&job.ids[slot]);
         const uint32_t some = expert < experts ? expert : 0;
         gb_mma16_part at = layout.part(some, blockIdx.x);
         gb_mma16_step held[Ahead] = {};
@@ -112,10 +111,6 @@ __global__ void __launch_bounds__(32 * gb_mma16_one_token_warps, Layout::Format:
         const float global = job.weights.global_scales ? job.weights.global_scales[some] : 1.0f;
         if (slot == warp && job.ids_ready)
             gb_wait_for_previous();
-        if (lane == 0) {
-            used[slot] = expert < experts;
-            routed[slot] = __ldcg(&job.routing_weights[slot]);
-        }
         const uint4 *row = (const uint4 *)(job.x + (size_t)slot * columns);
         uint4 x[words / 32];
         const auto load_x = [&](uint32_t step) {
@@ -126,6 +121,8 @@ __global__ void __launch_bounds__(32 * gb_mma16_one_token_warps, Layout::Format:
             }
         };
         load_x(0);
+        const uint64_t weight =
+            job.told ? gb_listen(job.told, top_k + slot) : __float_as_uint(__ldcg(&job.routing_weights[slot]));
         float sum[gb_mma16_chains][4] = {};
         for (uint32_t step = 0; step < steps; step += Ahead) {
             __syncwarp();
@@ -162,6 +159,10 @@ __global__ void __launch_bounds__(32 * gb_mma16_one_token_warps, Layout::Format:
                                                    sum[3][2 * half]};
             if (lane % 4 == 0)
                 dots[slot][lane / 4 + 8 * half] = gb_mma16_dot<Format>(chains, 1, global);
+        }
+        if (lane == 0) {
+            used[slot] = expert < experts;
+            routed[slot] = __uint_as_float(job.told ? gb_hear(job.told, top_k + slot, weight) : (uint32_t)weight);
         }
     }
     __syncthreads();

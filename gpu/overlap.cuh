@@ -24,37 +24,49 @@ __device__ __forceinline__ void gb_let_next_start()
 }
 
 /*
- * Numbers that a kernel tells the next one before it ends, in device memory, each in a cache line of its own, for many
- * blocks read one at once. By one thread: gb_tell_later of each, then gb_let_next_start, which is the first of its
- * block and comes after gb_wait_for_previous; then gb_tell. What the next kernel reads beyond them is that of the
- * kernels in front of both, and it must wait for the previous before it ends.
+ * Words that a kernel tells the next ones before it ends, in device memory, each in a cache line of its own, for many
+ * blocks read one at once. By a warp of the kernel, after gb_wait_for_previous: gb_tell_later of all, and then
+ * gb_let_next_start, the first of its block. The next kernel, which hears them, need not wait for it. What that one
+ * reads besides is of the kernels in front of both, and what it writes no kernel in front of both reads.
  */
-constexpr uint32_t gb_told_words = 32;   /* from a number to the next */
-constexpr int32_t gb_untold = INT32_MIN; /* no number that is told */
+constexpr uint32_t gb_told_stride = 16; /* from a word to the next */
 
-__device__ __forceinline__ void gb_tell(int32_t *told, uint32_t i, int32_t number)
+__device__ __forceinline__ void gb_put_told(uint64_t *told, uint32_t i, uint64_t value)
 {
-    asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(told + (size_t)i * gb_told_words), "r"(number) : "memory");
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(told + (size_t)i * gb_told_stride), "l"(value) : "memory");
 }
 
-/* Numbers 0 .. count are told later. */
-__device__ __forceinline__ void gb_tell_later(int32_t *told, uint32_t count)
+/* Words 0 .. count are told later. By a warp. */
+__device__ __forceinline__ void gb_tell_later(uint64_t *told, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++)
-        gb_tell(told, i, gb_untold);
+    for (uint32_t i = threadIdx.x % 32; i < count; i += 32)
+        gb_put_told(told, i, 0);
     __threadfence();
+    __syncwarp();
 }
 
-/* Waits for number i. */
-__device__ __forceinline__ int32_t gb_hear(const int32_t *told, uint32_t i)
+__device__ __forceinline__ void gb_tell(uint64_t *told, uint32_t i, uint32_t word)
 {
-    int32_t number = gb_untold;
-    while (number == gb_untold)
-        asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];"
-                     : "=r"(number)
-                     : "l"(told + (size_t)i * gb_told_words)
-                     : "memory");
-    return number;
+    gb_put_told(told, i, 1ull << 32 | word);
+}
+
+/* Word i, if it has been told, or 0. */
+__device__ __forceinline__ uint64_t gb_listen(const uint64_t *told, uint32_t i)
+{
+    uint64_t value;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
+                 : "=l"(value)
+                 : "l"(told + (size_t)i * gb_told_stride)
+                 : "memory");
+    return value;
+}
+
+/* Waits for word i, of which `value` is what gb_listen has said. */
+__device__ __forceinline__ uint32_t gb_hear(const uint64_t *told, uint32_t i, uint64_t value = 0)
+{
+    while (!value)
+        value = gb_listen(told, i);
+    return (uint32_t)value;
 }
 
 #endif

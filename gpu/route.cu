@@ -9,7 +9,7 @@ namespace
 struct division {
     uint32_t tokens, blocks; /* of a cluster */
     size_t ring_bytes;
-    void (*kernel)(struct gb_router, struct gb_arguments, int32_t *);
+    void (*kernel)(struct gb_router, struct gb_arguments, uint64_t *);
 };
 
 template <class Shape> constexpr struct division division_of(uint32_t blocks)
@@ -77,10 +77,10 @@ size_t gb_cuda_route_shared(const struct gb_shape *shape, const struct gb_router
 
 size_t gb_cuda_told_bytes(uint32_t top_k)
 {
-    return sizeof(int32_t) * gb_told_words * top_k;
+    return sizeof(uint64_t) * gb_told_stride * 2 * top_k;
 }
 
-enum gb_status gb_cuda_route(const struct gb_arguments *a, int32_t *told, struct gb_error *error)
+enum gb_status gb_cuda_route(const struct gb_arguments *a, uint64_t *told, struct gb_error *error)
 {
     const struct division by = divide(a->shape, a->router->groups);
     const dim3 grid(by.blocks, (a->shape.tokens + by.tokens - 1) / by.tokens);

@@ -94,7 +94,8 @@ __device__ __forceinline__ void gb_receive(uint64_t *barrier)
  * than either has room for beside a block of down. */
 template <uint32_t Tokens_, uint32_t Rows_> struct gb_route_shape {
     static constexpr uint32_t Tokens = Tokens_, Rows = Rows_, Held = Tokens == 1 ? (Rows + 1) / 2 : Rows;
-    static constexpr uint32_t Ahead = Tokens == 1 ? 8 : 4; /* chunks of a row in a thread: a round */
+    static constexpr uint32_t Ahead = Tokens == 1 ? 8 : 4;    /* chunks of a row in a thread: a round */
+    static constexpr uint32_t Pace = Tokens == 1 ? 2 : Ahead; /* of the first round under way at once */
     static constexpr uint32_t ring_bytes = sizeof(uint4) * Ahead * (Rows - Held) * gb_route_threads;
     static constexpr int registers = Tokens == 1 ? 112 : 255; /* 112: beside a block of down */
 };
@@ -189,8 +190,11 @@ __device__ __forceinline__ void gb_find_logits(const gb_arguments &a, uint32_t r
     if (next < experts) {
         aim();
 #pragma unroll
-        for (uint32_t k = 0; k < Ahead; k++)
+        for (uint32_t k = 0; k < Ahead; k++) {
+            if (k >= Shape::Pace) /* a block of down waits for its loads behind these */
+                gb_wait_for_group<Shape::Pace - 1>();
             load(std::false_type(), k);
+        }
     }
     for (uint32_t line = threadIdx.x; line < (tokens * hidden + 63) / 64; line += gb_route_threads)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(x + (size_t)line * 64));
@@ -281,15 +285,16 @@ struct gb_cuda_token {
     uint32_t top_k;
     float *score;        /* [experts, with room] */
     float *weight;       /* [top_k, with room] */
-    uint32_t *part;      /* [32], the rank of the first expert of 8 threads */
+    uint4 *part;         /* uint32 [warps, 4], the rank of the first expert of 8 threads */
     uint64_t *key;       /* [experts], of logits, and then of choices */
-    uint64_t *candidate; /* [experts], keys */
-    uint64_t *first;     /* [top_k, at least 32], the candidates in order */
+    uint64_t *candidate; /* [experts, at least gb_route_few], keys */
+    uint64_t *first;     /* [top_k, at least gb_route_few], the candidates in order */
     uint64_t *group;     /* [groups], keys */
     float *logit;        /* [experts] */
     float *choice;       /* [experts] */
     float *sum;          /* [1 + warps] */
     uint32_t *count;     /* of the candidates */
+    uint32_t *lowest;    /* the rank of the last part that is among the first top_k */
 
     /* The expert of slot j. */
     __device__ __forceinline__ uint32_t slot(uint32_t j) const
@@ -306,16 +311,20 @@ __host__ __device__ constexpr uint32_t gb_route_room(uint32_t count)
     return (count + gb_route_batch - 1) / gb_route_batch * gb_route_batch;
 }
 
-__host__ __device__ constexpr uint32_t gb_route_firsts(uint32_t top_k)
+/* Candidates of a warp, and of all warps, where there are few; and experts of a thread. */
+constexpr uint32_t gb_route_few_of_warp = 8, gb_route_few = gb_route_few_of_warp * gb_route_warps;
+constexpr uint32_t gb_route_few_of_thread = 2;
+
+__host__ __device__ constexpr uint32_t gb_route_keys(uint32_t count)
 {
-    return top_k < 32 ? 32 : top_k;
+    return count < gb_route_few ? gb_route_few : count;
 }
 
 inline size_t gb_route_shared_bytes(uint32_t experts, uint32_t top_k, uint32_t groups)
 {
     return sizeof(float) *
-               (gb_route_room(experts) + gb_route_room(top_k) + 32 + 2 * (size_t)experts + 1 + gb_route_warps + 1) +
-           sizeof(uint64_t) * (2 * (size_t)experts + gb_route_firsts(top_k) + groups);
+               (gb_route_room(experts) + gb_route_room(top_k) + 32 + 2 * (size_t)experts + 1 + gb_route_warps + 2) +
+           sizeof(uint64_t) * ((size_t)experts + gb_route_keys(experts) + gb_route_keys(top_k) + groups);
 }
 
 /* The token whose values lie at `at`, a multiple of 16. */
@@ -323,15 +332,16 @@ __device__ __forceinline__ gb_cuda_token gb_token_at(char *at, uint32_t experts,
 {
     gb_cuda_token t = {experts, top_k, (float *)at};
     t.weight = t.score + gb_route_room(experts);
-    t.part = (uint32_t *)(t.weight + gb_route_room(top_k));
-    t.key = (uint64_t *)(t.part + 32);
+    t.part = (uint4 *)(t.weight + gb_route_room(top_k));
+    t.key = (uint64_t *)(t.part + gb_route_warps);
     t.candidate = t.key + experts;
-    t.first = t.candidate + experts;
-    t.group = t.first + gb_route_firsts(top_k);
+    t.first = t.candidate + gb_route_keys(experts);
+    t.group = t.first + gb_route_keys(top_k);
     t.logit = (float *)(t.group + groups);
     t.choice = t.logit + experts;
     t.sum = t.choice + experts;
     t.count = (uint32_t *)(t.sum + 1 + gb_route_warps);
+    t.lowest = t.count + 1;
     return t;
 }
 
@@ -369,6 +379,7 @@ __device__ __forceinline__ float gb_softmax_sum(float *values, uint32_t count, u
     of_warps[threadIdx.x / 32] = __reduce_max_sync(0xFFFFFFFFu, largest);
     __syncthreads();
     largest = __reduce_max_sync(0xFFFFFFFFu, of_warps[threadIdx.x % gb_route_warps]);
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; i < gb_route_room(count); i += gb_route_threads)
         values[i] = i < count ? gb_cuda_exp(__fsub_rn(values[i], gb_value_of(largest))) : 0.0f;
     __syncthreads();
@@ -407,24 +418,32 @@ __device__ __forceinline__ bool gb_ranks_early(const gb_router &router)
 }
 
 /* By the whole block, when it has chosen. told: of gb_tell, or NULL. */
-__device__ __forceinline__ void gb_tell_choice(const gb_cuda_token &t, int32_t *told)
+__device__ __forceinline__ void gb_tell_choice(const gb_cuda_token &t, uint64_t *told)
 {
+#pragma unroll 1
     for (uint32_t j = threadIdx.x; told && j < t.top_k; j += gb_route_threads)
-        gb_tell(told, j, (int32_t)t.slot(j));
+        gb_tell(told, j, t.slot(j));
 }
 
-/* Step 1. The logits are dot products so far. Returns the rank of the thread's first. */
+/* Step 1. The logits are dot products so far. Returns the rank of the thread's first. key: out, of the thread's first
+ * experts, or 0. */
 __device__ __forceinline__ uint32_t gb_finish_logits(const gb_router &router, const float *bias, const gb_cuda_token &t)
 {
     uint32_t largest = 0;
-    for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads) {
-        float l = t.logit[e];
+    const auto finish = [&](uint32_t e, float l) {
         if (router.bias == GB_ROUTER_BIAS_LOGIT)
             l = __fadd_rn(l, bias[e]);
         l = router.logits == GB_BF16 ? gb_bf16_value(l) : l;
         t.logit[e] = t.score[e] = l;
         t.key[e] = gb_key(l, e);
         largest = max(largest, gb_rank_of(l));
+    };
+#pragma unroll 1
+    for (uint32_t e = threadIdx.x; e < t.experts; e += 2 * gb_route_threads) { /* two side by side */
+        const uint32_t other = e + gb_route_threads < t.experts ? e + gb_route_threads : e;
+        const float l = t.logit[e], m = t.logit[other];
+        finish(e, l);
+        finish(other, m);
     }
     return largest;
 }
@@ -446,6 +465,7 @@ __device__ __forceinline__ void gb_find_choices(const gb_router &router, const f
                                                 const gb_cuda_token &t)
 {
     const bool biased = router.bias == GB_ROUTER_BIAS_CHOICE || router.bias == GB_ROUTER_BIAS_LOSSY;
+#pragma unroll 1
     for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads) {
         const float s = gb_score(router, t.score[e], sum);
         float c = biased ? __fadd_rn(s, bias[e]) : s;
@@ -478,6 +498,7 @@ __device__ __forceinline__ void gb_mask_groups(const gb_router &router, const gb
     uint64_t last = ~0ull;
     for (uint32_t n = 0; n < router.kept_groups; n++)
         last = gb_next(t.group, router.groups, last);
+#pragma unroll 1
     for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads)
         if (t.group[e / size] < last) {
             t.choice[e] = router.masked;
@@ -485,39 +506,112 @@ __device__ __forceinline__ void gb_mask_groups(const gb_router &router, const gb
         }
 }
 
-/* A rank that at least top_k keys have or exceed: of the first keys of 32 parts, as many have the rank of the last of
- * these or more. 0 if there are fewer parts. By threads of warps, each of its own keys: theirs are below `experts`. */
-__device__ __forceinline__ uint32_t gb_lowest_rank(const gb_cuda_token &t)
+/* A rank that at least top_k keys have or exceed: of the first keys of 32 parts, that of the one that top_k - 1 of them
+ * are before. 0 if there are no more parts. mine: the rank of the thread's first. A warp counts for four parts. */
+__device__ __forceinline__ uint32_t gb_lowest_rank(uint32_t mine, const gb_cuda_token &t)
 {
-    uint32_t mine = 0;
-    for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads)
-        mine = max(mine, gb_key_rank(t.key[e]));
-#pragma unroll
-    for (uint32_t k = 1; k < gb_route_threads / 32; k *= 2)
-        mine = max(mine, __shfl_xor_sync(0xFFFFFFFFu, mine, (int)k));
-    if (threadIdx.x % gb_route_warps == 0)
-        t.part[threadIdx.x / gb_route_warps] = mine;
-    __syncthreads();
-    mine = t.part[threadIdx.x % 32];
-    uint32_t higher = 0;
-#pragma unroll
-    for (uint32_t k = 0; k < 32; k++)
-        higher += t.part[k] > mine;
-    const uint32_t lowest = __reduce_min_sync(0xFFFFFFFFu, higher < t.top_k ? mine : ~0u);
-    return t.top_k <= 32 ? lowest : 0;
-}
-
-/* Step 5 of the keys that are there. Candidates are those that rank no lower than top_k others' values less `margin`;
- * the slot of one is how many are before it, which a warp finds. Returns their number; they are in order, as far as
- * there is room. */
-__device__ __forceinline__ uint32_t gb_choose(const gb_cuda_token &t, float margin)
-{
+    constexpr uint32_t threads = 8; /* of a part */
+    static_assert(gb_route_threads == 32 * threads && sizeof *t.part == 32 / threads * sizeof mine, "parts of a warp");
     const uint32_t lane = threadIdx.x % 32;
     if (threadIdx.x == 0)
+        *t.lowest = 0;
+#pragma unroll
+    for (uint32_t k = 1; k < threads; k *= 2)
+        mine = max(mine, __shfl_xor_sync(0xFFFFFFFFu, mine, (int)k));
+    if (threadIdx.x % threads == 0)
+        ((uint32_t *)t.part)[threadIdx.x / threads] = mine;
+    __syncthreads();
+    const uint32_t other = ((const uint32_t *)t.part)[lane];
+    const uint4 of_warp = t.part[threadIdx.x / 32];
+#pragma unroll
+    for (uint32_t k = 0; k < 32 / threads; k++) {
+        const uint32_t part = gb_word(of_warp, k), number = threadIdx.x / 32 * (32 / threads) + k;
+        const bool before = other > part || (other == part && lane < number);
+        if (__popc(__ballot_sync(0xFFFFFFFFu, before)) == t.top_k - 1 && lane == 0)
+            *t.lowest = part;
+    }
+    __syncthreads();
+    return *t.lowest;
+}
+
+/* A rank, less so much of its value. */
+__device__ __forceinline__ uint32_t gb_rank_below(uint32_t rank, float apart)
+{
+    return rank ? gb_rank_of(__fsub_rn(gb_value_of(rank), apart)) : 0;
+}
+
+/*
+ * Step 5, where candidates are few: whether they were. A candidate's slot is how many are before it.
+ *
+ * By logits (ByLogits): whether that is step 5 by the scores too. Logits that differ by 2^-15, and by no more than 64
+ * from the largest, have scores that are no subnormal numbers and differ by a factor of e^(2^-15), less what is
+ * rounded: both differences from the largest, by 2^-19 each, and e^x, the quotients and a product, by less than 2^-20
+ * of themselves in all. Equal ones have equal scores. So the order is that of the scores if any two candidates are
+ * either; and others are 2^-15 below whoever is chosen. Where a logit is NaN or +infinity, no score is a number.
+ */
+template <bool ByLogits> __device__ __forceinline__ bool gb_choose_few(const gb_cuda_token &t)
+{
+    constexpr float apart = ByLogits ? 0x1p-15f : 0.0f, within = ByLogits ? 64.0f : INFINITY;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, infinity = gb_rank_of(INFINITY);
+    uint64_t *const of_warp = t.candidate + gb_route_few_of_warp * warp, key[gb_route_few_of_thread];
+    uint32_t largest = 0, count = 0;
+    bool sound = true;
+    if (t.experts > gb_route_few_of_thread * gb_route_threads)
+        return false;
+#pragma unroll
+    for (uint32_t i = 0; i < gb_route_few_of_thread; i++) {
+        const uint32_t e = threadIdx.x + i * gb_route_threads, rank = e < t.experts ? gb_key_rank(t.key[e]) : 0;
+        key[i] = e < t.experts ? (uint64_t)rank << 32 | ~e : 0;
+        sound &= !ByLogits || !key[i] || (rank > 0 && rank < infinity);
+        largest = max(largest, rank);
+    }
+    if (lane < gb_route_few_of_warp)
+        of_warp[lane] = 0;
+    const uint32_t least = gb_rank_below(gb_lowest_rank(largest, t), apart);
+    largest = __reduce_max_sync(0xFFFFFFFFu, ((const uint32_t *)t.part)[lane]);
+#pragma unroll
+    for (uint32_t i = 0; i < gb_route_few_of_thread; i++) {
+        const bool is = key[i] && gb_key_rank(key[i]) >= least;
+        const uint32_t all = __ballot_sync(0xFFFFFFFFu, is), place = count + __popc(all & ((1u << lane) - 1));
+        if (is && place < gb_route_few_of_warp)
+            of_warp[place] = key[i];
+        count += __popc(all);
+    }
+    __syncthreads();
+    const uint64_t others[2] = {t.candidate[lane], t.candidate[lane + 32]};
+    const float of_others[2] = {gb_value_of(gb_key_rank(others[0])), gb_value_of(gb_key_rank(others[1]))};
+    const float highest = gb_value_of(largest);
+    sound = sound && count <= gb_route_few_of_warp;
+#pragma unroll 2
+    for (uint32_t i = 0; i < min(count, gb_route_few_of_warp); i++) {
+        const uint64_t one = of_warp[i];
+        const float value = gb_value_of(gb_key_rank(one));
+        uint32_t before = 0;
+        sound &= !(__fsub_rn(highest, value) > within);
+#pragma unroll
+        for (uint32_t k = 0; k < 2; k++) {
+            const float from = fabsf(__fsub_rn(of_others[k], value)); /* NaN: there is no other */
+            before += __popc(__ballot_sync(0xFFFFFFFFu, others[k] > one));
+            sound &= from == 0.0f || !(from < apart);
+        }
+        if (lane == 0)
+            t.first[before] = one;
+    }
+    return __syncthreads_and(sound);
+}
+
+/* Step 5 of keys that are there, for however many candidates: those that rank no lower than top_k others. */
+__device__ __forceinline__ void gb_choose_many(const gb_cuda_token &t)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t mine = 0;
+#pragma unroll 1
+    for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads)
+        mine = max(mine, gb_key_rank(t.key[e]));
+    if (threadIdx.x == 0)
         *t.count = 0;
-    uint32_t lowest = gb_lowest_rank(t);
-    if (lowest)
-        lowest = gb_rank_of(__fsub_rn(gb_value_of(lowest), margin));
+    const uint32_t lowest = gb_lowest_rank(mine, t);
+#pragma unroll 1
     for (uint32_t first = threadIdx.x - lane; first < t.experts; first += gb_route_threads) {
         const uint64_t key = first + lane < t.experts ? t.key[first + lane] : 0;
         gb_add_candidate(t, first + lane < t.experts && gb_key_rank(key) >= lowest, key);
@@ -529,43 +623,22 @@ __device__ __forceinline__ uint32_t gb_choose(const gb_cuda_token &t, float marg
         uint32_t before = 0;
         for (uint32_t k = 0; k < count; k += 32)
             before += __popc(__ballot_sync(0xFFFFFFFFu, k + lane < count && t.candidate[k + lane] > one));
-        if (lane == 0 && before < gb_route_firsts(t.top_k))
+        if (lane == 0 && before < t.top_k)
             t.first[before] = one;
     }
     __syncthreads();
-    return count;
 }
 
-/*
- * Step 5 by the logits, where that is step 5 by the scores too: whether it is, in every thread. Logits that differ by
- * 2^-15, and by no more than 64 from the largest, have scores that are no subnormal numbers and differ by a factor of
- * e^(2^-15), less what is rounded: both differences from the largest, by 2^-19 each, and e^x, the quotients and a
- * product, by less than 2^-20 of themselves in all. Equal ones have equal scores. So the order is that of the scores if
- * any two candidates one after the other are either; and others are 2^-15 below whoever is chosen. Where a logit is NaN
- * or +infinity, no score is a number.
- */
-__device__ __forceinline__ bool gb_choose_early(const gb_cuda_token &t)
-{
-    constexpr float apart = 0x1p-15f, within = 64.0f;
-    bool number = true;
-    for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads)
-        number = number && t.logit[e] < INFINITY;
-    const bool numbers = __syncthreads_and(number);
-    const uint32_t lane = threadIdx.x % 32, count = gb_choose(t, apart);
-    const float mine = gb_value_of(gb_key_rank(t.first[min(lane, count - 1)]));
-    const float next = gb_value_of(gb_key_rank(t.first[min(lane + 1, min(count, 32u) - 1)]));
-    const float largest = __shfl_sync(0xFFFFFFFFu, mine, 0);
-    const bool ordered = mine == next || __fsub_rn(mine, next) >= apart;
-    return numbers && count <= 32 && __all_sync(0xFFFFFFFFu, ordered && __fsub_rn(largest, mine) <= within);
-}
-
-/* Step 6; zeros behind the last weight. */
-__device__ __forceinline__ void gb_find_weights(const gb_router &router, const float *bias, const gb_cuda_token &t)
+/* Step 6; zeros behind the last weight. score(e): of an expert. */
+template <class Score>
+__device__ __forceinline__ void gb_find_weights(const gb_router &router, const float *bias, const gb_cuda_token &t,
+                                                const Score &score)
 {
     float sum = 1.0f;
     uint32_t largest = 0;
     __syncthreads();
     if (router.weight == GB_ROUTER_WEIGHT_SOFTMAX_ALL) {
+#pragma unroll 1
         for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads) {
             t.score[e] = t.logit[e];
             largest = max(largest, gb_rank_of(t.logit[e]));
@@ -573,22 +646,26 @@ __device__ __forceinline__ void gb_find_weights(const gb_router &router, const f
         sum = gb_softmax_sum(t.score, t.experts, largest, t.sum);
         largest = 0;
     }
+#pragma unroll 1
     for (uint32_t j = threadIdx.x; j < gb_route_room(t.top_k); j += gb_route_threads) {
         const uint32_t e = t.slot(min(j, t.top_k - 1));
-        float w = t.score[e];
+        float w;
         if (router.weight == GB_ROUTER_WEIGHT_SOFTMAX_CHOSEN)
             w = t.logit[e];
         else if (router.weight == GB_ROUTER_WEIGHT_SOFTMAX_ALL)
-            w = __fdiv_rn(w, sum);
+            w = __fdiv_rn(t.score[e], sum);
         else if (router.weight == GB_ROUTER_WEIGHT_SIGMOID)
             w = gb_cuda_sigmoid(t.logit[e]);
         else if (router.bias == GB_ROUTER_BIAS_LOSSY)
             w = __fsub_rn(t.choice[e], bias[e]);
+        else
+            w = score(e);
         t.weight[j] = j < t.top_k ? w : 0.0f;
         largest = max(largest, gb_rank_of(w));
     }
     if (router.weight == GB_ROUTER_WEIGHT_SOFTMAX_CHOSEN) {
         sum = gb_softmax_sum(t.weight, t.top_k, largest, t.sum);
+#pragma unroll 1
         for (uint32_t j = threadIdx.x; j < t.top_k; j += gb_route_threads)
             t.weight[j] = __fdiv_rn(t.weight[j], sum);
     }
@@ -619,46 +696,54 @@ __device__ __forceinline__ float gb_renormalised(const gb_router &router, bool w
 
 /* Steps 7 and 8. */
 __device__ __forceinline__ void gb_put_weights(const gb_router &router, const gb_arguments &a, uint32_t token,
-                                               const gb_cuda_token &t)
+                                               uint64_t *told, const gb_cuda_token &t)
 {
     __syncthreads();
     float s = __fadd_rn(gb_sum_in_order(t.weight, t.top_k), router.epsilon);
     if (router.zero_sum_is_one && !(s > 0.0f))
         s = 1.0f;
+#pragma unroll 1
     for (uint32_t j = threadIdx.x; j < t.top_k; j += gb_route_threads) {
         const size_t pair = (size_t)token * t.top_k + j;
+        const float w = gb_renormalised(router, t.top_k >= router.renormalise_from, t.weight[j], s);
         a.routed_ids[pair] = (int32_t)t.slot(j);
-        a.routed_weights[pair] = gb_renormalised(router, t.top_k >= router.renormalise_from, t.weight[j], s);
+        a.routed_weights[pair] = w;
+        if (told) {
+            __threadfence(); /* who has heard the weights may be the last kernel */
+            gb_tell(told, t.top_k + j, __float_as_uint(w));
+        }
     }
 }
 
 /* The block's token, all of whose logits are there: steps 1 to 8. */
 __device__ __forceinline__ void gb_route_token(const gb_router &router, const gb_arguments &a, uint32_t token,
-                                               int32_t *told, const gb_cuda_token &t)
+                                               uint64_t *told, const gb_cuda_token &t)
 {
     float sum = 1.0f;
     const uint32_t largest = gb_finish_logits(router, a.router_bias, t);
-    const bool early = gb_ranks_early(router) && gb_choose_early(t);
+    const bool early = gb_ranks_early(router) && gb_choose_few<true>(t);
     if (early)
         gb_tell_choice(t, told);
     if (gb_is_softmax(router))
         sum = gb_softmax_sum(t.score, t.experts, largest, t.sum);
-    gb_find_choices(router, a.router_bias, sum, t);
     if (!early) {
+        gb_find_choices(router, a.router_bias, sum, t);
         if (router.groups > 1)
             gb_mask_groups(router, t);
-        gb_choose(t, 0.0f);
+        if (!gb_choose_few<false>(t))
+            gb_choose_many(t);
         gb_tell_choice(t, told);
     }
-    gb_find_weights(router, a.router_bias, t);
-    gb_put_weights(router, a, token, t);
+    gb_find_weights(router, a.router_bias, t,
+                    [&](uint32_t e) { return early ? gb_score(router, t.score[e], sum) : t.score[e]; });
+    gb_put_weights(router, a, token, told, t);
 }
 
-/* Cluster y: tokens y * Tokens .. told: NULL, or of one token, where the next kernel hears the ids. */
+/* Cluster y: tokens y * Tokens .. told: NULL, or of one token, where the next kernels hear ids and weights. */
 template <class Shape>
 __global__ void __launch_bounds__(gb_route_threads) __maxnreg__(Shape::registers)
     gb_route_kernel(const __grid_constant__ struct gb_router router, const __grid_constant__ struct gb_arguments a,
-                    int32_t *told)
+                    uint64_t *told)
 {
     constexpr uint32_t Tokens = Shape::Tokens;
     extern __shared__ float4 shared[];
@@ -668,15 +753,14 @@ __global__ void __launch_bounds__(gb_route_threads) __maxnreg__(Shape::registers
     uint4 *ring = (uint4 *)shared, *staged = ring + Shape::ring_bytes / sizeof(uint4);
     const gb_cuda_token t =
         gb_token_at((char *)(staged + Tokens * gb_chunks<gb_cuda_bf16>(a.shape.hidden)), experts, top_k, router.groups);
-    if (!told)
+    if (!told || rank > 0)
         gb_let_next_start();
     gb_expect(&sent, rank < tokens ? experts * sizeof(float) : 0);
     const auto waited = [&] {
-        if (!told || threadIdx.x + 1 < gb_route_threads)
-            return;
-        if (rank == 0)
-            gb_tell_later(told, top_k);
-        gb_let_next_start();
+        if (told && rank == 0 && threadIdx.x + 32 >= gb_route_threads) {
+            gb_tell_later(told, 2 * top_k);
+            gb_let_next_start();
+        }
     };
     const auto send = [&](uint32_t expert, uint32_t token, float sum) {
         if (token < tokens)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Layers that route by themselves against the CPU reference, bit for bit: every such kernel of libgaugeblock-cuda whose
- * activations are bf16, in its own order, several shapes, batches and recipes, and CUDA graphs captured once and
- * replayed on other inputs.
+ * activations are bf16, in its own order, several shapes, batches and recipes, and CUDA graphs, of one layer and of
+ * several, captured once and replayed on other inputs.
  *
  * usage: test_routed_layer LIBRARY
  */
@@ -235,6 +235,69 @@ void test_graph(const struct gb_kernel *kernel, struct tally *tally)
     require(cudaStreamDestroy(stream));
 }
 
+/* Layers of one token, one behind the other, that share their weights and the workspace, captured once: kernels of a
+ * layer start while those in front of them end. Every replay has the tokens at other places. */
+void test_chain(const struct gb_kernel *kernel, struct tally *tally)
+{
+    constexpr uint32_t layers = 8, replays = 200;
+    const struct gb_shape shape = {layers, 1024, 32, 512, 10};
+    const struct gb_router *recipe = &gb_router_recipe_find("transformers.qwen3-moe/1")->router;
+    struct gb_error error;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    const struct routed r(shape, kernel, recipe, 200);
+    bench b(kernel, r);
+    require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    const struct gb_arguments all = b.arguments(r, stream);
+    struct gb_arguments a = all;
+    b.put(r);
+    b.prepare(&a);
+    a.shape.tokens = 1;
+    require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (uint32_t n = 0; n < layers; n++) {
+        a.x = all.x + (size_t)n * shape.hidden;
+        a.routed_ids = all.routed_ids + n * shape.top_k;
+        a.routed_weights = all.routed_weights + n * shape.top_k;
+        a.intermediate = all.intermediate + (size_t)n * shape.top_k * shape.intermediate;
+        a.output = (float *)all.output + (size_t)n * shape.hidden;
+        check(kernel->run(&a, &error), error, "run while capturing");
+    }
+    require(cudaStreamEndCapture(stream, &graph));
+    require(cudaGraphInstantiate(&exec, graph, 0));
+    const struct gb_arguments want = problem_arguments_at(&r.problem, (void *)r.after.data());
+    std::vector<gb_bf16> x((size_t)layers * shape.hidden);
+    std::vector<float> y(x.size()), weights(r.weights.size());
+    std::vector<int32_t> ids(r.ids.size());
+    for (uint32_t replay = 0; replay < replays; replay++) {
+        const auto token = [&](uint32_t n) { return (n * 3 + replay * 5) % layers; };
+        for (uint32_t n = 0; n < layers; n++)
+            memcpy(&x[(size_t)n * shape.hidden], want.x + (size_t)token(n) * shape.hidden,
+                   shape.hidden * sizeof(gb_bf16));
+        require(cudaMemcpyAsync((void *)all.x, x.data(), x.size() * sizeof(gb_bf16), cudaMemcpyDefault, stream));
+        require(cudaGraphLaunch(exec, stream));
+        require(cudaMemcpyAsync(y.data(), all.output, y.size() * sizeof(float), cudaMemcpyDefault, stream));
+        require(cudaStreamSynchronize(stream));
+        b.ids.get(ids.data());
+        b.weights.get(weights.data());
+        uint64_t wrong = 0;
+        for (uint32_t n = 0; n < layers; n++) {
+            const size_t row = (size_t)token(n) * shape.hidden, slots = (size_t)token(n) * shape.top_k;
+            wrong += memcmp(&ids[n * shape.top_k], &r.ids[slots], shape.top_k * sizeof(int32_t)) != 0 ||
+                     memcmp(&weights[n * shape.top_k], &r.weights[slots], shape.top_k * sizeof(float)) != 0 ||
+                     memcmp(&y[(size_t)n * shape.hidden], (const float *)want.output + row,
+                            shape.hidden * sizeof(float)) != 0;
+        }
+        if (wrong && !tally->mismatched)
+            printf("MISMATCH %s: replay %u of a chain: %llu of %u layers\n", kernel->name, replay,
+                   (unsigned long long)wrong, layers);
+        tally->mismatched += wrong;
+    }
+    require(cudaGraphExecDestroy(exec));
+    require(cudaGraphDestroy(graph));
+    require(cudaStreamDestroy(stream));
+}
+
 } // namespace
 
 int main(int argc, char **argv)
@@ -265,6 +328,7 @@ int main(int argc, char **argv)
             continue; /* with quantised activations: verify */
         test_shapes(kernel, &tally);
         test_graph(kernel, &tally);
+        test_chain(kernel, &tally);
         const bool vacuous = tally.finite * 4 < tally.compared || tally.compared == 0;
         printf("%-26s %10llu words compared, %10llu finite and not zero, %llu mismatches%s\n", kernel->name,
                (unsigned long long)tally.compared, (unsigned long long)tally.finite,
