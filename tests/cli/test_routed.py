@@ -86,9 +86,10 @@ swapped = route["metrics"]["layers"][0]["tokens"]["swapped"]
 expect(swapped == layer["rerouted_tokens"] == 8, route["metrics"])
 route, layer = both(tied, "tie-ordered", code=1)
 expect("experts differ from the reference" in route["reason"], route["reason"])
-cases = both(tied, "restless", code=6)
-expect(verdicts(cases) == ["NONDETERMINISTIC", "NONDETERMINISTIC"], verdicts(cases))
-expect("of routed ids" in cases[0]["reason"] and "of output" in cases[1]["reason"], cases[0]["reason"])
+for name in ("restless", "restless-last"):
+    cases = both(tied, name, code=6)
+    expect(verdicts(cases) == ["NONDETERMINISTIC", "NONDETERMINISTIC"], verdicts(cases))
+    expect("of routed ids" in cases[0]["reason"] and "of output" in cases[1]["reason"], cases[0]["reason"])
 both(tied, "restless-declared")
 for which in ("lower", "higher"):
     cases = both(tied, f"restless-{which}-wrong", "--no-diagnosis", code=1)

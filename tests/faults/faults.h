@@ -32,8 +32,9 @@ run_function run_route_tie, run_route_groups_ignored, run_route_bias_ignored, ru
 /* Layers that route by themselves: routed.c */
 run_function run_routed, run_routed_tie, run_routed_backwards, run_routed_wrong_expert, run_routed_wrong_ffn,
     run_routed_wrong_both, run_routed_unnormalised, run_routed_unwritten, run_routed_range, run_routed_twice,
-    run_routed_writes_past_ids, run_routed_changes_router, run_routed_restless, run_routed_restless_lower,
-    run_routed_restless_higher, run_routed_prepared, run_routed_quantised, run_routed_quantised_wrong_both;
+    run_routed_writes_past_ids, run_routed_changes_router, run_routed_restless, run_routed_restless_last,
+    run_routed_restless_lower, run_routed_restless_higher, run_routed_prepared, run_routed_quantised,
+    run_routed_quantised_wrong_both;
 enum gb_status prepare_copies(const struct gb_arguments *arguments, void **prepared, struct gb_error *error);
 void release_copies(void *prepared);
 

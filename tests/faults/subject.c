@@ -216,6 +216,7 @@ static const struct gb_kernel kernels[] = {
     ROUTED("changes-router", GB_BF16, NULL, 0, run_routed_changes_router),
     ROUTED("restless", GB_BF16, NULL, 0, run_routed_restless),
     ROUTED("restless-declared", GB_BF16, NULL, GB_NONDETERMINISTIC, run_routed_restless),
+    ROUTED("restless-last", GB_BF16, NULL, 0, run_routed_restless_last),
     ROUTED("restless-lower-wrong", GB_BF16, NULL, GB_NONDETERMINISTIC, run_routed_restless_lower),
     ROUTED("restless-higher-wrong", GB_BF16, NULL, GB_NONDETERMINISTIC, run_routed_restless_higher),
     ROUTED("quantised", GB_NVFP4, NULL, 0, run_routed_quantised),
