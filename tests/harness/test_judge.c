@@ -983,6 +983,12 @@ static void test_thresholds_of_policies(void **state)
     policy_compare(&c, (const double[]){INFINITY, NAN, 1.0}, (const double[]){INFINITY, NAN, 1.0}, 1, 3);
     assert_true(c.subject_close == 1 && c.zeros_close == 1 && c.negated_close == 0 && c.huge_close == 0);
     assert_string_equal(policy_missed(&c), "close");
+    policy = policy_of("nmse 1.0"); /* beside elements of which truth is nothing */
+    policy_start(&policy, &c);
+    policy_compare(&c, (const double[]){1.0, 0.0, 2.0}, (const double[]){1.0, 0.0, 2.0}, 1, 3);
+    assert_null(policy_missed(&c));
+    assert_string_equal(policy_vacuous(&c), "zeros");
+    policy = policy_of("atol 0.5 rtol 1.0 fraction 0.5");
     policy_start(&policy, &c); /* nothing was compared */
     assert_string_equal(policy_missed(&c), "close");
     assert_null(policy_vacuous(&c));
