@@ -29,7 +29,7 @@ run("study", "drift", fixture, "-o", "drift.h5")
 run("verify", fixture, "-o", "verify.json")
 LINES = [
     "verify d.h5 -o r.json", "report verify.json drift.h5 -o page.html", "study drift s.h5 --csv s.csv --table s.md",
-    "make made.h5 --shape 4,2,64,32 --tokens 2",
+    "make made.h5 --shape 4,2,64,32 --tokens 4",  # as many as experts: whichever calls are inlined
     "make made.h5 --shape 8,3,64,64 --tokens 3 --format mxfp8 --activations mxfp8 --data edge --routing holes",
     "make made.h5 --shape 4,2,64,32 --data exact --routing uniform",
     "make made.h5 --operator quantise --recipe nvfp4.trtllm/1 --shape 6,96 --data ties",
