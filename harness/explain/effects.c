@@ -202,7 +202,6 @@ static void try_rows_of_others(const struct observed *o, double *made, struct fi
     for (f->offset = 1; (uint32_t)f->offset < tokens && *count < most; f->offset *= 2)
         if (tried(o, f, made))
             out[(*count)++] = *f;
-    f->offset = 0;
 }
 
 uint32_t effects_infer(const struct observed *o, struct finding *out, uint32_t most)

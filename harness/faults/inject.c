@@ -100,7 +100,7 @@ enum gb_status trace_new(const struct gb_contract *contract, const struct gb_arg
         .output = calloc((size_t)s->tokens * s->hidden, sizeof *t->output),
     };
     if (!t->used || !t->gate || !t->up || !t->intermediate || !t->slots || !t->output)
-        return gb_fail(error, GB_ENOMEM, "no memory to take a layer of %u tokens apart", s->tokens);
+        return gb_fail(error, GB_ENOMEM, "no memory for the stages of %u tokens", s->tokens);
     for (size_t i = 0; i < pairs; i++)
         if (arguments->ids[i] >= 0)
             t->used[arguments->ids[i]] = true;

@@ -77,7 +77,6 @@ void exact_start(struct exact_result *check, const struct baseline *b, const str
                  struct case_result *j)
 {
     struct gb_error error;
-    *check = (struct exact_result){.bits = 0.0};
     for (uint32_t l = 0; l < b->fixture->layers; l++) {
         const struct gb_exactness *e = &b->bounds[l].exactness;
         check->bits = fmax(check->bits, e->bits);

@@ -13,7 +13,8 @@ enum gb_status exact_examine(const struct gb_fixture *fixture, uint32_t layer, e
 /* GB_EINVAL: the fixture says that it is exact (gb_generates_exact) for a contract, and is not. */
 enum gb_status exact_check(const struct gb_fixture *fixture, struct gb_error *error);
 
-/* What the baseline's rounding points make of the fixture. BAD_INPUT where it claims exactness falsely. */
+/* What the baseline's rounding points make of the fixture. BAD_INPUT where it claims exactness falsely. check: given
+ * zeroed. */
 void exact_start(struct exact_result *check, const struct baseline *baseline, const struct policy *policy,
                  struct case_result *result);
 /* One buffer of one layer, against the reference's values; zeros are equal. output: [tokens, hidden];

@@ -140,7 +140,7 @@ enum gb_status power_detection_limits(struct power *power, uint32_t policy, json
                         .policy_count = 1,
                         .outputs = power->outputs,
                         .noise = power->noise};
-    double all, row, noise, rows, elements, down = NAN, down_row = NAN;
+    double all = NAN, row = NAN, noise = NAN, rows = NAN, elements = NAN, down = NAN, down_row = NAN;
     one.policies[0] = power->policies[policy];
     enum gb_status status = search_new(&one, &s, error);
     if (status == GB_OK)
@@ -159,14 +159,13 @@ enum gb_status power_detection_limits(struct power *power, uint32_t policy, json
         status = bisect(&s, scale_all, 0x1p-26, 0x1p4, false, &down, error);
     if (status == GB_OK && one.staged)
         status = bisect(&s, scale_row, 0x1p-26, 0x1p4, false, &down_row, error);
-    if (status == GB_OK)
-        json_object_set_new(object, "detection_limits",
-                            json_pack("{s:o, s:o, s:o, s:o, s:I, s:o, s:I, s:o, s:o}", "scale", number_to_json(all),
-                                      "scale_of_a_row", number_to_json(row), "noise_of_the_intermediate",
-                                      number_to_json(noise), "lost_rows", number_to_json(rows), "rows",
-                                      (json_int_t)s.row_count, "lost_elements", number_to_json(elements), "elements",
-                                      (json_int_t)s.elements, "scale_given_the_intermediate", number_to_json(down),
-                                      "scale_of_a_row_given_the_intermediate", number_to_json(down_row)));
+    json_object_set_new(object, "detection_limits",
+                        json_pack("{s:o, s:o, s:o, s:o, s:I, s:o, s:I, s:o, s:o}", "scale", number_to_json(all),
+                                  "scale_of_a_row", number_to_json(row), "noise_of_the_intermediate",
+                                  number_to_json(noise), "lost_rows", number_to_json(rows), "rows",
+                                  (json_int_t)s.row_count, "lost_elements", number_to_json(elements), "elements",
+                                  (json_int_t)s.elements, "scale_given_the_intermediate", number_to_json(down),
+                                  "scale_of_a_row_given_the_intermediate", number_to_json(down_row)));
     free(s.rows);
     return status;
 }

@@ -263,12 +263,10 @@ static void read_results(const struct worker_request *request, const struct gb_f
             fail(result, VERDICT_CRASH, "the worker left no times for %u tokens", request->batches[b]);
             break;
         }
-        enum gb_status read = read_outputs(request, fixture, files, b, result, &error);
-        if (read != GB_OK) {
-            fail(result, read == GB_ENOMEM ? VERDICT_NOT_RUN : VERDICT_CRASH, "the worker's outputs cannot be read: %s",
-                 error.message);
-            break;
-        }
+        status = read_outputs(request, fixture, files, b, result, &error);
+        if (status != GB_OK)
+            fail(result, status == GB_ENOMEM ? VERDICT_NOT_RUN : VERDICT_CRASH,
+                 "the worker's outputs cannot be read: %s", error.message);
     }
     json_decref(report);
 }

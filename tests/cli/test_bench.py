@@ -119,7 +119,16 @@ def test_wrong():
     expect("FAIL" in done.stdout and "faults/one-element" in done.stdout, done.stdout)
     record, _ = bench(file, "--batches", "2", "--hot", "--subject", FAULTS, "--kernel", "faults/wrong-later", code=6)
     expect(not named(record, "faults/wrong-later"), "a kernel that is wrong while it is timed has a time")
-    record, _ = bench(file, "--batches", "2", "--hot", "--subject", FAULTS, "--kernel", "faults/crash", code=5)
+    # Of one that says that its results differ, those that are timed are judged as well; and so is where it routes.
+    file = path("one.h5")
+    run("make", file, "--shape", "8,3,96,48", "--tokens", "2")
+    record, _ = bench(file, "--hot", "--subject", FAULTS, "--kernel", "faults/wrong-later-declared", code=1)
+    case, = record["cases"]
+    expect(case["verdict"] == "FAIL" and case["reason"].startswith(
+        "run again, with tokens and experts in other places: output of layer 0: "), case["reason"])
+    record, _ = bench(file, "--hot", "--subject", FAULTS, "--kernel", "faults/routed-restless-later", code=6)
+    expect([case["verdict"] for case in record["cases"]] == ["NONDETERMINISTIC"] * 2, f"{record['cases']}")
+    record, _ = bench(file, "--hot", "--subject", FAULTS, "--kernel", "faults/crash", code=5)
     expect(not named(record, "faults/crash"), "a crash has a time")
     expect("not written" in run("bench", file, "--subject", FAULTS, "--kernel", "faults/one-element", "--samples", "1", "--hot",
                                 "--plot", path("none.svg"), code=1).stderr, "a plot of no times")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers that route by themselves: the router is one case, the experts under the subject's own routing another."""
+import shutil
+
 import h5py
 
 from edited import pair_experts, rehash
@@ -86,13 +88,30 @@ swapped = route["metrics"]["layers"][0]["tokens"]["swapped"]
 expect(swapped == layer["rerouted_tokens"] == 8, route["metrics"])
 route, layer = both(tied, "tie-ordered", code=1)
 expect("experts differ from the reference" in route["reason"], route["reason"])
-cases = both(tied, "restless", code=6)
-expect(verdicts(cases) == ["NONDETERMINISTIC", "NONDETERMINISTIC"], verdicts(cases))
-expect("of routed ids" in cases[0]["reason"] and "of output" in cases[1]["reason"], cases[0]["reason"])
+for name in ("restless", "restless-last"):
+    cases = both(tied, name, code=6)
+    expect(verdicts(cases) == ["NONDETERMINISTIC", "NONDETERMINISTIC"], verdicts(cases))
+    expect("of routed ids" in cases[0]["reason"] and "of output" in cases[1]["reason"], cases[0]["reason"])
 both(tied, "restless-declared")
 for which in ("lower", "higher"):
     cases = both(tied, f"restless-{which}-wrong", "--no-diagnosis", code=1)
     expect(verdicts(cases) == ["PASS", "FAIL"], f"{which}: {[case['reason'] for case in cases]}")
+
+# Slots in another order than the router's, or a token whose weights are twice as large: on the residual stream, which is
+# routed, the first layer has the same x and need not have the same bits.
+edited, weights = path("edited.h5"), ("routing/weights", "truth/routing_weights")
+for changes in (
+    {name: lambda v: v[:, ::-1] for name in ("routing/ids", *weights)},
+    {name: lambda v: v * ([[1]] * 11 + [[2]]) for name in (*weights, "truth/quantised", "truth/original")},
+):
+    shutil.copy(path("tiny.h5"), edited)
+    with h5py.File(edited, "r+") as f:
+        for name, change in changes.items():
+            values = f["layers/0"][name]
+            values[:] = change(values[:])
+    rehash(edited)
+    case, = record(edited, "--kernel", "cpu/nvfp4-layer")["cases"]
+    expect("drift" in case["metrics"], case)
 
 # Quantised activations: the codes and the bound are those under the subject's own routing.
 run("make", path("quantised.h5"), "--shape", "32,4,128,64", "--tokens", "8", "--activations", "nvfp4")

@@ -92,8 +92,8 @@ text = fails(assert_moe_close, kernel(a, "output"), **a.arguments(save=path("fai
 line = re.search(r"^  reproduce  gaugeblock (.*)$", text, re.M)[1]
 expect(MISTAKES["output"] in run(*line.split(), code=1).stdout, line)
 with h5py.File(path("failing.h5")) as saved:
-    expect([saved.attrs[name] for name in ("recipe", "generator", "source")] ==
-           [b"nvfp4.modelopt/1", b"memory/1", b"gaugeblock.testing"], f"{dict(saved.attrs)}")
+    expect([saved.attrs[name] for name in ("recipe", "contract", "generator", "source", "rms_norm_epsilon")] ==
+           [b"nvfp4.modelopt/1", b"nvfp4.bf16.fma32/1", b"memory/1", b"gaugeblock.testing", 1e-6], f"{dict(saved.attrs)}")
 expect(np.array_equal(gaugeblock.Fixture(path("failing.h5")).layer(0).gate_up.codes, a.codes[0]), "the saved codes")
 assert_moe_close(y, **a.arguments(save=path("passing.h5")))
 expect(not os.path.exists(path("passing.h5")), "a problem that passes was saved")

@@ -176,6 +176,21 @@ enum gb_status run_routed_restless(const struct gb_arguments *a, struct gb_error
     return run(a, runs++ % 2 ? run_route_tie : fma32_router, NULL, run_unordered, NULL, error);
 }
 
+/* The higher id first in the last run alone, where ids begin on a page and are what they are in the second. */
+enum gb_status run_routed_restless_last(const struct gb_arguments *a, struct gb_error *error)
+{
+    const bool last = (uintptr_t)a->routed_ids % 4096 == 0 && a->routed_ids[0] == 0x5A5A5A5A;
+    return run(a, last ? run_route_tie : fma32_router, NULL, run_unordered, NULL, error);
+}
+
+/* Slots in another order in all runs but the first five, which are those that are not timed. */
+enum gb_status run_routed_restless_later(const struct gb_arguments *a, struct gb_error *error)
+{
+    enum { USUAL_RUNS = 5 };
+    static uint32_t runs;
+    return runs++ < USUAL_RUNS ? run_routed(a, error) : run_routed_backwards(a, error);
+}
+
 /* The lower id first in the first run alone, and what it makes of that run is wrong. */
 enum gb_status run_routed_restless_lower(const struct gb_arguments *a, struct gb_error *error)
 {

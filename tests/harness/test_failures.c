@@ -20,7 +20,9 @@
 #include "harness/faults/faults.h"
 #include "harness/faults/operators.h"
 #include "harness/judge/coverage.h"
+#include "harness/judge/drift.h"
 #include "harness/judge/judge.h"
+#include "harness/judge/metrics.h"
 #include "harness/report/to_json.h"
 #include "harness/run/compute_truth.h"
 #include "harness/run/contract.h"
@@ -36,8 +38,8 @@
 
 /* One of each kind of problem, a layer with a router, and one whose activations are quantised; outputs of the first
  * two, which has a wrong element; a study. */
-static const struct gb_shape shape = {2, 64, 32, 3, 2};
-static struct gb_fixture *plain, *quantised, *values, *sent, *combined, *routed, *coded;
+static const struct gb_shape shape = {3, 64, 32, 5, 2};
+static struct gb_fixture *plain, *quantised, *values, *sent, *combined, *routed, *coded, *stacked;
 static struct gb_outputs *outputs, *codes, *received;
 static struct study study;
 static char folder[] = "/tmp/gaugeblock-test-XXXXXX";
@@ -507,9 +509,9 @@ static enum gb_status judge_combine(struct gb_error *error)
 /* A block of the intermediate that makes outputs wrong is found again. */
 static enum gb_status invert_errors(struct gb_error *error)
 {
-    enum { HIDDEN = 64, INNER = 32, TOP_K = 2 };
+    enum { TOKENS = 3, HIDDEN = 64, INNER = 32, TOP_K = 2 };
     static bool column[HIDDEN];
-    double errors[2 * HIDDEN] = {0}, weights[2 * TOP_K], delta[TOP_K * INNER] = {0}, row[INNER], work = 0.0;
+    double errors[TOKENS * HIDDEN] = {0}, weights[TOKENS * TOP_K], delta[TOP_K * INNER] = {0}, row[INNER], work = 0.0;
     struct diagnosis diagnosis = {.trace = {.arguments = gb_layer_arguments(plain, 0, shape.tokens)},
                                   .width = HIDDEN,
                                   .errors = errors,
@@ -518,7 +520,7 @@ static enum gb_status invert_errors(struct gb_error *error)
     const struct stages stages = {.diagnosis = &diagnosis,
                                   .tokens = shape.tokens,
                                   .top_k = TOP_K,
-                                  .pairs = 2 * TOP_K,
+                                  .pairs = TOKENS * TOP_K,
                                   .hidden = HIDDEN,
                                   .intermediate = INNER,
                                   .experts = shape.experts,
@@ -526,7 +528,7 @@ static enum gb_status invert_errors(struct gb_error *error)
                                   .weights = weights};
     char text[32];
     assert_true(a->ids[0] >= 0);
-    for (int p = 0; p < 2 * TOP_K; p++)
+    for (int p = 0; p < TOKENS * TOP_K; p++)
         weights[p] = (double)a->routing_weights[p];
     for (uint32_t j = 0; j < HIDDEN; j++) {
         column[j] = true;
@@ -535,6 +537,23 @@ static enum gb_status invert_errors(struct gb_error *error)
     }
     enum gb_status status = invert(&stages, 0, GROUP_BLOCKS, INFINITY, delta, &work, error);
     snprintf(text, sizeof text, "%.6f %.6f", delta[3], delta[4]);
+    return said(status, text);
+}
+
+/* How far the reference's stream is from truth, and how many tokens it routes otherwise. */
+static enum gb_status measure_drift(struct gb_error *error)
+{
+    struct baseline baseline = {0};
+    struct drift_result *drift = NULL;
+    char text[64] = "";
+    enum gb_status status =
+        baseline_new(stacked, gb_contract_find(GB_NVFP4, GB_BF16, GB_ORDER_FMA32), NULL, &baseline, error);
+    if (status == GB_OK)
+        status = drift_measure(&baseline, baseline.reference, &drift, error);
+    if (status == GB_OK)
+        snprintf(text, sizeof text, "%a, %u", metrics_relative_l2(&drift->subject_quantised), drift->subject_changed);
+    free(drift);
+    baseline_free(&baseline);
     return said(status, text);
 }
 
@@ -572,7 +591,133 @@ static const struct operation {
                   {"injects bugs into combine", inject_combine, false},
                   {"judges a router", judge_router, false},
                   {"judges dispatch", judge_dispatch, false},
-                  {"judges combine", judge_combine, false}};
+                  {"judges combine", judge_combine, false},
+                  {"measures drift", measure_drift, false}};
+
+/* What is said for want of memory, whatever a compiler makes of the functions that ask for it; and all that was. */
+static const char *const for_want_of_memory[] = {"layer.h5: /layers/0/routing/ids: no memory to check it",
+                                                 "layer.h5: no memory for /layers/0/x",
+                                                 "layer.h5: no memory for 1 layers",
+                                                 "layer.h5: no memory for a fixture",
+                                                 "no memory for /layers/0/x",
+                                                 "no memory for 1 layers",
+                                                 "no memory for 1 seeds",
+                                                 "no memory for 1 x 256 x 32 values",
+                                                 "no memory for 15 scores",
+                                                 "no memory for 192 codes",
+                                                 "no memory for 192 values",
+                                                 "no memory for 2 paths of 3 tokens",
+                                                 "no memory for 2 slots",
+                                                 "no memory for 3 rows",
+                                                 "no memory for 3 tokens",
+                                                 "no memory for 3 x 64 activations",
+                                                 "no memory for 4 other tokens",
+                                                 "no memory for 64 outputs",
+                                                 "no memory for 9 experts",
+                                                 "no memory for 96 codes",
+                                                 "no memory for a block",
+                                                 "no memory for a copy of the weights of 5 experts",
+                                                 "no memory for a fixture",
+                                                 "no memory for a reference",
+                                                 "no memory for a row",
+                                                 "no memory for a row of 32 weights",
+                                                 "no memory for a row of 64",
+                                                 "no memory for an expert",
+                                                 "no memory for an expert of 64 x 32",
+                                                 "no memory for an explanation",
+                                                 "no memory for an injected bug",
+                                                 "no memory for bounds",
+                                                 "no memory for counts of 2 rows",
+                                                 "no memory for one token",
+                                                 "no memory for output of 4 rows",
+                                                 "no memory for outputs",
+                                                 "no memory for results",
+                                                 "no memory for rows of 32 weights",
+                                                 "no memory for rows of 64 weights",
+                                                 "no memory for scales",
+                                                 "no memory for the bounds of 3 tokens",
+                                                 "no memory for the bounds of 5 experts",
+                                                 "no memory for the codes of 3 rows",
+                                                 "no memory for the codes of 3 tokens",
+                                                 "no memory for the covariance of 3 tokens",
+                                                 "no memory for the coverage of 3 tokens",
+                                                 "no memory for the drift of 1 layers",
+                                                 "no memory for the drift of 3 tokens",
+                                                 "no memory for the figures of 1 layers",
+                                                 "no memory for the ids of 3 tokens",
+                                                 "no memory for the intermediate of 12 tokens",
+                                                 "no memory for the intermediate of 3 tokens",
+                                                 "no memory for the lists of 5 experts",
+                                                 "no memory for the open codes of 3 tokens",
+                                                 "no memory for the residual stream",
+                                                 "no memory for the results",
+                                                 "no memory for the results of 1 layers",
+                                                 "no memory for the routing of 3 tokens",
+                                                 "no memory for the rows of 8 slots",
+                                                 "no memory for the rules",
+                                                 "no memory for the scores of 3 tokens",
+                                                 "no memory for the stack of 3 tokens",
+                                                 "no memory for the stages of 3 tokens",
+                                                 "no memory for the streams of 3 tokens",
+                                                 "no memory for the truth of 3 (token, slot) pairs",
+                                                 "no memory for the truth of 3 tokens",
+                                                 "no memory for the truth of 6 tokens",
+                                                 "no memory for tiles of 64 outputs",
+                                                 "no memory for x_codes of 3 tokens",
+                                                 "no memory to check 128 sums",
+                                                 "no memory to check 8 slots",
+                                                 "no memory to compare 3 rows",
+                                                 "no memory to count the codes of 5 experts",
+                                                 "no memory to examine 3 tokens",
+                                                 "no memory to explain 128 sums",
+                                                 "no memory to explain an error",
+                                                 "no memory to explain the errors of 3 tokens",
+                                                 "no memory to group 12 pairs by expert",
+                                                 "no memory to group 6 pairs by expert",
+                                                 "no memory to inject a bug into 3 tokens",
+                                                 "no memory to judge 128 values",
+                                                 "no memory to judge 192 values",
+                                                 "no memory to judge 3 tokens",
+                                                 "no memory to judge 5 experts",
+                                                 "no memory to judge the routing of 3 tokens",
+                                                 "no memory to locate 192 errors",
+                                                 "no memory to locate the errors of 3 tokens",
+                                                 "no memory to look for a missing block",
+                                                 "no memory to look for the structure of an error",
+                                                 "no memory to project 16 pairs",
+                                                 "no memory to quantise 12 x 64 activations",
+                                                 "no memory to quantise 3 tokens",
+                                                 "no memory to quantise 3 x 64 activations",
+                                                 "no memory to route 3 tokens",
+                                                 "no memory to route to 5 experts",
+                                                 "no memory to take 6 slots apart",
+                                                 "no memory to take a layer of 3 tokens apart",
+                                                 "no memory to take the layer apart",
+                                                 "outputs.h5: /layers/0/output: no memory for it",
+                                                 "outputs.h5: no memory for its arrays",
+                                                 "sent.h5: no memory for /placement",
+                                                 "sent.h5: no memory for a fixture",
+                                                 "values.h5: no memory for /values",
+                                                 "values.h5: no memory for a fixture",
+                                                 "written.h5: /layers/0/routing/ids: no memory to check it",
+                                                 "written.h5: no memory for its name",
+                                                 "written.h5: no memory to hash the results"};
+static char told[1 << 16];
+
+static void tell(const char *message)
+{
+    const size_t used = strlen(told);
+    snprintf(told + used, sizeof told - used, "%s\n", message);
+}
+
+static bool was_told(const char *message)
+{
+    const size_t length = strlen(message);
+    for (const char *at = told; (at = strstr(at, message)); at += length)
+        if ((at == told || at[-1] == '\n') && at[length] == '\n')
+            return true;
+    return false;
+}
 
 /* How failures of HDF5 are told: one line for those beside each other that are told alike. */
 static void keep(const char *message)
@@ -647,6 +792,8 @@ static void each(const struct operation *o, uint32_t plant(uint32_t), uint32_t l
             expect_given_back(o, plant, n, &in_use);
         if (plant == hdf5_fail)
             keep(status == GB_OK ? "the same" : error.message);
+        else if (status != GB_OK && !was_told(error.message))
+            tell(error.message);
         if (status == GB_OK
                 ? strcmp(made, right)
                 : !strstr(error.message, plant == memory_fail ? "memory" : ".h5: ") || strchr(error.message, '\n'))
@@ -664,6 +811,9 @@ static void memory_is_short(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
         each(&operations[i], memory_fail, 1);
+    for (size_t i = 0; i < sizeof for_want_of_memory / sizeof *for_want_of_memory; i++)
+        if (!was_told(for_want_of_memory[i]))
+            fail_msg("'%s' is not said in:\n%s", for_want_of_memory[i], told);
 }
 
 static void hdf5_fails(void **state)
@@ -690,6 +840,35 @@ static void wrong_value(void **state)
     assert_string_equal(error.message, "values.h5: columns: 40 is no multiple of the block 16");
 }
 
+/* The layer behind a router, on a stream of its own. */
+static struct gb_fixture *on_a_stream(const struct gb_fixture *layer)
+{
+    const size_t count = (size_t)shape.tokens * shape.hidden;
+    struct gb_fixture *f;
+    struct gb_error error = {""};
+    ok(gb_fixture_new(&shape, 1, GB_NVFP4, true, true, false, &f, &error), &error);
+    for (size_t i = 0; i < (size_t)shape.experts * shape.hidden; i++)
+        ((gb_bf16 *)f->layer[0].router.codes)[i] = gb_bf16_encode((float)((i * 7) % 13) - 6.0f);
+    for (size_t i = 0; i < shape.hidden; i++)
+        f->layer[0].norm[i] = 1.0f;
+    for (size_t i = 0; i < count; i++) {
+        f->stack.residual[i] = (double)((i * 11) % 17) - 8.0;
+        f->stack.truth_quantised[i] = f->stack.truth_original[i] = f->stack.residual[i] + 0.25;
+    }
+    const struct gb_weights *from[] = {&layer->layer[0].gate_up, &layer->layer[0].down};
+    struct gb_weights *to[] = {&f->layer[0].gate_up, &f->layer[0].down};
+    for (int w = 0; w < 2; w++) {
+        size_t bytes[3];
+        ok(gb_weights_bytes(from[w], &bytes[0], &bytes[1], &bytes[2], &error), &error);
+        memcpy((void *)to[w]->codes, from[w]->codes, bytes[0]);
+        memcpy((void *)to[w]->scales, from[w]->scales, bytes[1]);
+        memcpy((void *)to[w]->global_scales, from[w]->global_scales, bytes[2]);
+    }
+    f->rms_norm_epsilon = 1e-6;
+    f->norm_topk_prob = true;
+    return f;
+}
+
 static void make_problems(void)
 {
     struct problem problem;
@@ -703,6 +882,7 @@ static void make_problems(void)
     combined = two_ranks_combined();
     routed = generated_layer(&(struct generated_layer){shape, GB_NVFP4, GB_BF16, NULL, "gaussian/1", "router", 5});
     coded = generated_layer(&(struct generated_layer){shape, GB_NVFP4, GB_NVFP4, NULL, "gaussian/1", "router", 6});
+    stacked = on_a_stream(plain);
     problem_free(&problem);
     strcpy(quantised->generator, "import/1");
     strcpy(quantised->recipe, "nvfp4.modelopt/1");
@@ -766,6 +946,7 @@ static int tear_down(void **state)
     gb_outputs_free(received);
     gb_outputs_free(codes);
     gb_outputs_free(outputs);
+    gb_fixture_free(stacked);
     gb_fixture_free(coded);
     gb_fixture_free(routed);
     gb_fixture_free(combined);

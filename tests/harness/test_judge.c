@@ -10,6 +10,7 @@
 #include "harness/judge/baseline.h"
 #include "harness/judge/case_result.h"
 #include "harness/judge/identification.h"
+#include "harness/judge/judge.h"
 #include "harness/judge/metrics.h"
 #include "harness/judge/operators.h"
 #include "harness/judge/policy.h"
@@ -546,6 +547,119 @@ static void test_the_gravest_says_why(void **state)
     assert_int_equal(of.verdict, VERDICT_PASS);
 }
 
+/* An output of which every element but one is nothing, that one less than its bound: of a subject with an order its
+ * bits verify it, unless it is nothing as well. */
+static void test_zeros_that_would_pass(void **state)
+{
+    enum { HIDDEN = 64, INNER = 32 };
+    const struct gb_shape one = {1, HIDDEN, INNER, 1, 1};
+    const struct gb_contract *contract = gb_contract_find(GB_BF16, GB_BF16, GB_ORDER_FMA32);
+    struct policy gate;
+    (void)state;
+    static const uint32_t places[] = {0, 1, HIDDEN - 1, HIDDEN}; /* HIDDEN: there is none */
+    policy_preset(0, &gate);
+    for (int n = 0; n < 4; n++)
+        for (size_t place = 0; place < sizeof places / sizeof *places; place++) {
+            const bool ordered = n & 1, bound = n & 2;
+            const uint32_t at = places[place];
+            gate.bound = bound;
+            gate.rms = true;
+            const struct gb_kernel kernel = {.name = "subject",
+                                             .operation = GB_LAYER,
+                                             .weights = GB_BF16,
+                                             .activations = GB_BF16,
+                                             .output = GB_FP32,
+                                             .order = ordered ? GB_ORDER_FMA32 : NULL,
+                                             .accumulator_bits = 24};
+            struct problem problem;
+            struct baseline b;
+            struct case_result result = {0};
+            problem_new(&problem, one, GB_BF16, DATA_GAUSSIAN, 6);
+            gb_bf16 *gate_up = (gb_bf16 *)problem.arguments.gate_up.codes,
+                    *down = (gb_bf16 *)problem.arguments.down.codes;
+            memset(gate_up, 0, sizeof *gate_up * 2 * INNER * HIDDEN);
+            memset(down, 0, sizeof *down * HIDDEN * INNER);
+            memset(problem.x, 0, sizeof *problem.x * HIDDEN);
+            memset(problem.truth_x, 0, sizeof *problem.truth_x * HIDDEN);
+            /* Two numbers of the intermediate, 2^-10 of either apart, are subtracted. */
+            problem.x[0] = gb_bf16_encode((float)(problem.truth_x[0] = 1.0));
+            problem.x[1] = gb_bf16_encode((float)(problem.truth_x[1] = 0x1p-10));
+            for (uint32_t i = 0; i < 2; i++) {
+                gate_up[i * HIDDEN] = gate_up[(INNER + i) * HIDDEN] = gb_bf16_encode(1.0f);
+                gate_up[(INNER + i) * HIDDEN + 1] = gb_bf16_encode((float)i);
+                if (at < HIDDEN)
+                    down[at * INNER + i] = gb_bf16_encode(i ? -1.0f : 1.0f);
+            }
+            struct gb_fixture *f = problem_fixture(&problem);
+            assert_int_equal(baseline_new(f, contract, NULL, &b, &error), GB_OK);
+            assert_int_equal(judge(&b, &kernel, b.reference, NULL, &gate, &result, &error), GB_OK);
+            const bool vacuous = result.verdict == VERDICT_VACUOUS;
+            if (vacuous != (!ordered || at == HIDDEN) || (at < HIDDEN && f->layer[0].truth_quantised[at] == 0.0))
+                fail_msg("element %u, %s order, %s bound: %s", at, ordered ? "an" : "no", bound ? "a" : "no",
+                         result.reason);
+            case_result_free(&result);
+            baseline_free(&b);
+            gb_fixture_free(f);
+            problem_free(&problem);
+        }
+}
+
+/* An expert that cannot be chosen is named beside the one in whose place it is, and by how much it is below that; where
+ * e^x of it may be nothing there is no such number. */
+static void test_experts_out_of_reach(void **state)
+{
+    static const struct {
+        float logits[4];
+        int32_t chosen;
+        const char *reason;
+    } cases[] = {
+        {{100.0f, 99.0f, 0.0f, 1.0f},
+         2,
+         "routing of layer 0: token 0 has expert 2 and not 0, whose value is 0 ulp away, outside the derived bound; "
+         "-inf..14 and 99.999999..100.000001"},
+        {{100.0f, 99.0f, 0.0f, 1.0f},
+         1,
+         "routing of layer 0: token 0 has expert 1 and not 0, whose value is 131072 ulp away, outside the derived "
+         "bound; 98.999999..99.000001 and 99.999999..100.000001"},
+        {{-100.0f, -120.0f, -10.0f, -96.0f},
+         1,
+         "routing of layer 0: token 0 has expert 1 and not 2, whose value is 0 ulp away, outside the derived bound; "
+         "-inf..-96 and -10.000001..-9.99999905"}};
+    const struct gb_shape one = {1, 32, 32, 4, 1};
+    (void)state;
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
+        const struct gb_kernel kernel = {.name = "router",
+                                         .operation = GB_ROUTE,
+                                         .weights = GB_BF16,
+                                         .activations = GB_BF16,
+                                         .output = GB_FP32,
+                                         .accumulator_bits = 24};
+        struct gb_fixture *f;
+        struct gb_outputs *o;
+        struct policy policy;
+        struct case_result j;
+        assert_int_equal(gb_fixture_new(&one, 1, GB_BF16, true, false, false, &f, &error), GB_OK);
+        strcpy(f->router, "transformers.hunyuan-v1-moe/1");
+        f->layer[0].x[0] = gb_bf16_encode(1.0f);
+        for (size_t e = 0; e < one.experts; e++)
+            ((gb_bf16 *)f->layer[0].router.codes)[e * one.hidden] = gb_bf16_encode(cases[n].logits[e]);
+        struct baselines all = {.fixture = f};
+        struct baseline *baseline;
+        if (operator_check_find(GB_ROUTE)->baseline(&all, &kernel, 1, &baseline, &error) != GB_OK)
+            fail_msg("%s", error.message);
+        assert_int_equal(gb_outputs_new_routing(&one, 1, &o, &error), GB_OK);
+        o->layer[0].ids[0] = cases[n].chosen;
+        o->layer[0].routing_weights[0] = 1.0f;
+        assert_true(policy_preset(0, &policy));
+        assert_int_equal(judge(baseline, &kernel, o, NULL, &policy, &j, &error), GB_OK);
+        assert_string_equal(j.reason, cases[n].reason);
+        case_result_free(&j);
+        baselines_free(&all);
+        gb_outputs_free(o);
+        gb_fixture_free(f);
+    }
+}
+
 static bool same_double(double a, double b)
 {
     return a == b || (isnan(a) && isnan(b));
@@ -869,6 +983,12 @@ static void test_thresholds_of_policies(void **state)
     policy_compare(&c, (const double[]){INFINITY, NAN, 1.0}, (const double[]){INFINITY, NAN, 1.0}, 1, 3);
     assert_true(c.subject_close == 1 && c.zeros_close == 1 && c.negated_close == 0 && c.huge_close == 0);
     assert_string_equal(policy_missed(&c), "close");
+    policy = policy_of("nmse 1.0"); /* beside elements of which truth is nothing */
+    policy_start(&policy, &c);
+    policy_compare(&c, (const double[]){1.0, 0.0, 2.0}, (const double[]){1.0, 0.0, 2.0}, 1, 3);
+    assert_null(policy_missed(&c));
+    assert_string_equal(policy_vacuous(&c), "zeros");
+    policy = policy_of("atol 0.5 rtol 1.0 fraction 0.5");
     policy_start(&policy, &c); /* nothing was compared */
     assert_string_equal(policy_missed(&c), "close");
     assert_null(policy_vacuous(&c));
@@ -887,6 +1007,8 @@ int main(void)
         cmocka_unit_test(test_sums_over_ranks),
         cmocka_unit_test(test_scales_over_ranks),
         cmocka_unit_test(test_the_gravest_says_why),
+        cmocka_unit_test(test_zeros_that_would_pass),
+        cmocka_unit_test(test_experts_out_of_reach),
         cmocka_unit_test(test_parts_of_a_problem),
         cmocka_unit_test(test_presets_are_as_published),
         cmocka_unit_test(test_thresholds_of_policies),

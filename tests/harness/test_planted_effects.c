@@ -124,6 +124,30 @@ static void extra_rounding(void **state)
     study_case_free(&with.c);
 }
 
+static void faint_norm(struct gb_fixture *f, const void *what)
+{
+    const float *factor = what;
+    for (uint32_t l = 0; l < LAYERS; l++)
+        for (size_t i = 0; i < HIDDEN; i++)
+            f->layer[l].norm[i] *= *factor;
+}
+
+/* Inputs that are 2^20 times smaller: what activations are calibrated with is as well, so that codes lose no more. */
+static void faint_inputs(void **state)
+{
+    static const float factor = 0x1p-20f;
+    struct planted usual = {.plant = NULL}, faint = {.plant = faint_norm, .what = &factor};
+    (void)state;
+    run(&usual, "nvfp4.fma32");
+    run(&faint, "nvfp4.fma32");
+    const double right = relative_l2(&usual.c, STUDY_QUANTISED, 1), found = relative_l2(&faint.c, STUDY_QUANTISED, 1);
+    print_message("nvfp4: %.3e, faint %.3e\n", right, found);
+    if (!(found > 0.8 * right && found < 1.25 * right))
+        fail_msg("%.3e, and of faint inputs %.3e", right, found);
+    study_case_free(&usual.c);
+    study_case_free(&faint.c);
+}
+
 /* Two rows of layer 0's router that are the same but in columns i and j, where the first has none and the second
  * alpha and -beta. */
 struct tie {
@@ -330,7 +354,7 @@ static void outlier_channel(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(extra_rounding), cmocka_unit_test(routing_tie),
-                                       cmocka_unit_test(outlier_channel)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(extra_rounding), cmocka_unit_test(faint_inputs),
+                                       cmocka_unit_test(routing_tie), cmocka_unit_test(outlier_channel)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

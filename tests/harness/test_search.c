@@ -1134,6 +1134,7 @@ static void parts_find_what_they_are_for(void **state)
         OF(elements, REQUANT, SCALES, 0.0, 1, "elements 48+32"),
         OF(inverted, REQUANT, FACTOR, 0.5, 0, "elements 64+16"),
         OF(inverted, REQUANT, CONSTANT, 0.0, 0, "elements 16+16 slots 0+1"),
+        OF(inverted, REQUANT, FACTOR, 1.3, 0, "elements 64+16"),
         OF(inverted, ACT, NEGATIVE, 0.0, 0, "elements 32+16"),
     };
     static const struct planted gate_up[] = {
