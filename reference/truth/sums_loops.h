@@ -136,10 +136,13 @@ FOR_CPUS static void NAMED(row_products)(const double *const rows[BLOCK], const 
 INLINE void NAMED(add_terms)(const double *const left[GRAM_ROWS], const double *const right[BLOCK], size_t i,
                              NAMED(vector) sum[GRAM_ROWS][BLOCK])
 {
+    NAMED(vector) terms[GRAM_ROWS]; /* read once */
+    UNROLLED(k, GRAM_ROWS)
+        terms[k] = TERMS_AT(left[k] + i, 0);
     UNROLLED(m, BLOCK) {
         NAMED(vector) x = TERMS_AT(right[m] + i, 0);
         UNROLLED(k, GRAM_ROWS)
-            sum[k][m] += TERMS_AT(left[k] + i, 0) * x;
+            sum[k][m] += terms[k] * x;
     }
 }
 
