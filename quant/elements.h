@@ -8,18 +8,18 @@
 enum { FLOAT_FRACTION = 23, FLOAT_BIAS = 127 };
 enum { E2M1_FRACTION = 1, E2M1_BIAS = 1, E4M3_FRACTION = 3, E4M3_BIAS = 7 };
 
-/* The code of a magnitude that an element of so many fraction bits holds, ties to even. Below the smallest normal
- * number codes are multiples of the smallest subnormal one, which is the last place of a power of two in binary32. */
+/* The code of a magnitude that an element of so many fraction bits holds, ties to even. Codes of one exponent are
+ * multiples of a unit, which is the last place of a power of two in binary32; subnormals have the exponent of the
+ * smallest normal number. */
 static inline uint32_t code_of_magnitude(float m, int fraction, int bias)
 {
     const int drop = FLOAT_FRACTION - fraction;
-    const float smallest = f32_from_bits((uint32_t)(FLOAT_BIAS + 1 - bias) << FLOAT_FRACTION);
-    const float places = f32_from_bits((uint32_t)(FLOAT_BIAS + 1 - bias + drop) << FLOAT_FRACTION);
-    uint32_t bits = f32_bits(m), half = (1u << (drop - 1)) - 1 + (bits >> drop & 1);
-    uint32_t normal = ((bits + half) >> drop) - ((uint32_t)(FLOAT_BIAS - bias) << fraction);
-    uint32_t subnormal = f32_bits(m + places) - f32_bits(places);
-    uint32_t is_subnormal = -(uint32_t)(bits < f32_bits(smallest)); /* a mask: AVX2 would branch to a sum */
-    return (normal & ~is_subnormal) | (subnormal & is_subnormal);
+    const uint32_t smallest = (uint32_t)(FLOAT_BIAS + 1 - bias) << FLOAT_FRACTION;
+    uint32_t exponent = f32_bits(m) & 0x7F800000;
+    exponent = exponent > smallest ? exponent : smallest;
+    uint32_t power = exponent + ((uint32_t)drop << FLOAT_FRACTION);
+    uint32_t units = f32_bits(m + f32_from_bits(power)) - power;
+    return units + ((exponent - smallest) >> drop);
 }
 
 /*
@@ -46,16 +46,17 @@ static inline float e4m3_value(uint32_t code)
     uint32_t sign = (code & 0x80) << 24;
     uint32_t magnitude = code & 0x7F;
     uint32_t normal = (magnitude << 20) + ((127u - 7) << 23);
-    uint32_t subnormal = f32_bits((float)magnitude * 0x1p-9f); /* multiples of 2^-9 */
-    uint32_t bits = magnitude >= 8 ? normal : subnormal;
+    uint32_t subnormal = f32_bits((float)(int32_t)magnitude * 0x1p-9f); /* multiples of 2^-9 */
+    uint32_t is_subnormal = -(uint32_t)(magnitude < 8);                 /* a mask: AVX2 would branch to the product */
+    uint32_t bits = (normal & ~is_subnormal) | (subnormal & is_subnormal);
     return f32_from_bits(sign | (magnitude == 0x7F ? 0x7FC00000 : bits));
 }
 
-/* Of a number; what lies beyond 448 is 448. */
+/* Of a number; what lies beyond 448 is 448. Bits are compared: AVX2 would branch where floats are. */
 static inline uint32_t e4m3_code(float number)
 {
-    float magnitude = f32_from_bits(f32_bits(number) & 0x7FFFFFFF);
-    return code_of_magnitude(magnitude < 448.0f ? magnitude : 448.0f, E4M3_FRACTION, E4M3_BIAS) |
+    uint32_t magnitude = f32_bits(number) & 0x7FFFFFFF, most = f32_bits(448.0f);
+    return code_of_magnitude(f32_from_bits(magnitude < most ? magnitude : most), E4M3_FRACTION, E4M3_BIAS) |
            (f32_bits(number) >> 24 & 0x80);
 }
 

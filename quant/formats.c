@@ -6,7 +6,7 @@
 #include "quant/elements.h"
 #include "quant/quant.h"
 
-enum { NVFP4_BLOCK = 16, MX_BLOCK = 32, FP8_BLOCK = 128 };
+enum { NVFP4_BLOCK = 16, MX_BLOCK = 32, FP8_BLOCK = 128, PAIRS_RUN = 16 /* divides blocks of E2M1 */ };
 
 /* NVFP4: amax / 6 in E4M3 is off by at most 1/16, so that its largest code is 6; MX: rounded up, a scale leaves more
  * than half of the largest code; FP8: amax / 448 in FP32. Weights first, as `gaugeblock list formats` has them. */
@@ -196,13 +196,10 @@ INLINE void e8m0_scales(const struct row_at *at, size_t first, size_t count, flo
         scales[b] = gb_e8m0_decode(bytes[b]);
 }
 
-/* Columns first .. first + count - 1 of a row; first is a multiple of the block. scales: [count / block], rounded up.
- */
-INLINE void decode(const struct row_at *at, uint32_t first, uint32_t count, float *codes, float *scales)
+/* Columns first .. first + count - 1 of a row. */
+INLINE void decode_codes(const struct row_at *at, enum gb_codec type, uint32_t first, uint32_t count, float *codes)
 {
-    const struct gb_format_row *format = gb_format_find(at->weights->format);
-    size_t scale = first / format->block, blocks = divide_up(count, format->block);
-    switch (format->codes) {
+    switch (type) {
     case GB_CODEC_E2M1:
         e2m1_codes(at, first, count, codes);
         break;
@@ -215,18 +212,23 @@ INLINE void decode(const struct row_at *at, uint32_t first, uint32_t count, floa
     default:
         memcpy(codes, (const float *)at->weights->codes + at->codes + first, count * sizeof *codes);
     }
-    switch (format->scales) {
+}
+
+/* Scales first .. first + count - 1 of a row. */
+INLINE void decode_scales(const struct row_at *at, enum gb_scale type, size_t first, size_t count, float *scales)
+{
+    switch (type) {
     case GB_SCALE_E4M3:
-        e4m3_scales(at, scale, blocks, scales);
+        e4m3_scales(at, first, count, scales);
         break;
     case GB_SCALE_E8M0:
-        e8m0_scales(at, scale, blocks, scales);
+        e8m0_scales(at, first, count, scales);
         break;
     case GB_SCALE_FP32:
-        memcpy(scales, (const float *)at->weights->scales + at->scales + scale, blocks * sizeof *scales);
+        memcpy(scales, (const float *)at->weights->scales + at->scales + first, count * sizeof *scales);
         break;
     default:
-        for (size_t b = 0; b < blocks; b++)
+        for (size_t b = 0; b < count; b++)
             scales[b] = 1.0f;
     }
 }
@@ -234,11 +236,13 @@ INLINE void decode(const struct row_at *at, uint32_t first, uint32_t count, floa
 GB_VECTOR_CLONES void gb_weights_codes(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *codes,
                                        float *scales)
 {
+    const struct gb_format_row *format = gb_format_find(weights->format);
     struct row_at at = row_at(weights, expert, row);
-    decode(&at, 0, weights->columns, codes, scales);
+    decode_codes(&at, format->codes, 0, weights->columns, codes);
+    decode_scales(&at, format->scales, 0, divide_up(weights->columns, format->block), scales);
 }
 
-/* values = codes * scales, for `count` codes that share a scale. */
+/* values = codes * scale, for `count` codes that share a scale. */
 INLINE void scale_run(const float *codes, uint32_t count, double scale, double *values)
 {
 #pragma omp simd
@@ -246,23 +250,46 @@ INLINE void scale_run(const float *codes, uint32_t count, double scale, double *
         values[c] = (double)codes[c] * scale;
 }
 
+/* Two elements, anywhere. */
+typedef double pair __attribute__((vector_size(2 * sizeof(double)), aligned(sizeof(double)), may_alias));
+
+/* The two E2M1 codes of each byte: the lower half of all values, then the upper one. */
+#define PAIRS_WITH(upper)                                                                                              \
+    0.0, upper, 0.5, upper, 1.0, upper, 1.5, upper, 2.0, upper, 3.0, upper, 4.0, upper, 6.0, upper, -0.0, upper, -0.5, \
+        upper, -1.0, upper, -1.5, upper, -2.0, upper, -3.0, upper, -4.0, upper, -6.0, upper
+static const double e2m1_pairs[256 * 2] = {
+    PAIRS_WITH(0.0),  PAIRS_WITH(0.5),  PAIRS_WITH(1.0),  PAIRS_WITH(1.5),  PAIRS_WITH(2.0),  PAIRS_WITH(3.0),
+    PAIRS_WITH(4.0),  PAIRS_WITH(6.0),  PAIRS_WITH(-0.0), PAIRS_WITH(-0.5), PAIRS_WITH(-1.0), PAIRS_WITH(-1.5),
+    PAIRS_WITH(-2.0), PAIRS_WITH(-3.0), PAIRS_WITH(-4.0), PAIRS_WITH(-6.0),
+};
+
+/* The same of PAIRS_RUN E2M1 codes, looked up in fewer instructions than their bits take. */
+INLINE void scale_pairs(const gb_e2m1x2 *codes, double scale, double *values)
+{
+    for (uint32_t p = 0; p < PAIRS_RUN / 2; p++)
+        *(pair *)(values + 2 * p) = *(const pair *)(e2m1_pairs + 2 * codes[p].bits) * scale;
+}
+
 GB_VECTOR_CLONES static void row_values(const struct row_at *at, uint32_t columns, double global, double *values)
 {
-    enum { PIECE = 128 }; /* a multiple of every block */
-    const uint32_t block = gb_format_block(at->weights->format);
+    enum { PIECE = 512 }; /* a multiple of every block */
+    const struct gb_format_row *format = gb_format_find(at->weights->format);
+    const gb_e2m1x2 *pairs =
+        format->codes == GB_CODEC_E2M1 ? (const gb_e2m1x2 *)at->weights->codes + at->codes / 2 : NULL;
+    const uint32_t block = format->scales ? format->block : PIECE, length = pairs ? PAIRS_RUN : block;
     for (uint32_t first = 0; first < columns; first += PIECE) {
         float codes[PIECE], scales[PIECE];
-        uint32_t count = columns - first < PIECE ? columns - first : PIECE;
-        decode(at, first, count, codes, scales);
-        if (block == 1) /* of formats without scales */
-            scale_run(codes, count, global, values + first);
-        else if (block == NVFP4_BLOCK && count == PIECE)
-            for (uint32_t run = 0; run < PIECE; run += NVFP4_BLOCK)
-                scale_run(codes + run, NVFP4_BLOCK, (double)scales[run / NVFP4_BLOCK] * global, values + first + run);
-        else
-            for (uint32_t run = 0; run < count; run += block)
-                scale_run(codes + run, count - run < block ? count - run : block, (double)scales[run / block] * global,
-                          values + first + run);
+        const uint32_t count = columns - first < PIECE ? columns - first : PIECE;
+        decode_scales(at, format->scales, first / block, divide_up(count, block), scales);
+        if (!pairs)
+            decode_codes(at, format->codes, first, count, codes);
+        for (uint32_t run = 0; run < count; run += length) {
+            const double scale = (double)scales[run / block] * global;
+            if (pairs)
+                scale_pairs(pairs + (first + run) / 2, scale, values + first + run);
+            else
+                scale_run(codes + run, count - run < length ? count - run : length, scale, values + first + run);
+        }
     }
 }
 
@@ -270,4 +297,67 @@ void gb_weights_row(const struct gb_weights *weights, uint32_t expert, uint32_t 
 {
     struct row_at at = row_at(weights, expert, row);
     row_values(&at, weights->columns, (double)gb_weights_global(weights, expert, row), values);
+}
+
+/* The largest magnitude among numbers whose bits compare as their magnitudes do: those of `magnitude`, up to `most`,
+ * above which lies NaN. */
+#define LARGEST(TYPE)                                                                                                  \
+    INLINE TYPE largest_##TYPE(const TYPE *numbers, size_t count, TYPE magnitude, TYPE most)                           \
+    {                                                                                                                  \
+        TYPE largest = 0;                                                                                              \
+        _Pragma("omp simd reduction(max : largest)") for (size_t i = 0; i < count; i++)                                \
+        {                                                                                                              \
+            TYPE m = numbers[i] & magnitude;                                                                           \
+            m = m > most ? 0 : m;                                                                                      \
+            largest = m > largest ? m : largest;                                                                       \
+        }                                                                                                              \
+        return largest;                                                                                                \
+    }
+LARGEST(uint8_t)
+LARGEST(uint16_t)
+LARGEST(uint32_t)
+
+INLINE float largest_code(const struct row_at *at, enum gb_codec type, uint32_t count)
+{
+    const uint8_t *bytes = at->weights->codes;
+    uint8_t low, high;
+    switch (type) {
+    case GB_CODEC_E2M1:
+        low = largest_uint8_t(bytes + at->codes / 2, count / 2, 0x07, 0x07);
+        high = largest_uint8_t(bytes + at->codes / 2, count / 2, 0x70, 0x70) >> 4;
+        return e2m1_value(low > high ? low : high);
+    case GB_CODEC_E4M3:
+        return e4m3_value(largest_uint8_t(bytes + at->codes, count, 0x7F, 0x7E));
+    case GB_CODEC_BF16:
+        return gb_bf16_decode(
+            (gb_bf16){largest_uint16_t((const uint16_t *)at->weights->codes + at->codes, count, 0x7FFF, 0x7F80)});
+    default:
+        return f32_from_bits(
+            largest_uint32_t((const uint32_t *)at->weights->codes + at->codes, count, 0x7FFFFFFF, 0x7F800000));
+    }
+}
+
+INLINE float largest_scale(const struct row_at *at, enum gb_scale type, size_t count)
+{
+    const uint8_t *bytes = (const uint8_t *)at->weights->scales + at->scales;
+    switch (type) {
+    case GB_SCALE_E4M3:
+        return e4m3_value(largest_uint8_t(bytes, count, 0x7F, 0x7E));
+    case GB_SCALE_E8M0:
+        return gb_e8m0_decode((gb_e8m0){largest_uint8_t(bytes, count, 0xFF, 0xFE)});
+    case GB_SCALE_FP32:
+        return f32_from_bits(
+            largest_uint32_t((const uint32_t *)at->weights->scales + at->scales, count, 0x7FFFFFFF, 0x7F800000));
+    default:
+        return 1.0f;
+    }
+}
+
+GB_VECTOR_CLONES void gb_weights_largest(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *code,
+                                         float *scale)
+{
+    const struct gb_format_row *format = gb_format_find(weights->format);
+    const struct row_at at = row_at(weights, expert, row);
+    *code = largest_code(&at, format->codes, weights->columns);
+    *scale = largest_scale(&at, format->scales, divide_up(weights->columns, format->block));
 }

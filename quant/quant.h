@@ -222,6 +222,10 @@ GB_API uint32_t gb_weights_part(const struct gb_weights *weights, uint32_t row);
  * rounded up, all 1 where the format has none. Both exact. */
 GB_API void gb_weights_codes(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *codes,
                              float *scales);
+/* The largest magnitudes among one row's codes and among its block scales, NaN not counted; of scales 1 where the
+ * format has none. */
+GB_API void gb_weights_largest(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *code,
+                               float *scale);
 /* The global scale of one row; 1 where the format has none. */
 GB_API float gb_weights_global(const struct gb_weights *weights, uint32_t expert, uint32_t row);
 /* One row's values, exact in float64. values: [columns]. */

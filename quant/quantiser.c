@@ -165,7 +165,7 @@ GB_VECTOR_CLONES static void nearest_e4m3(const struct gb_quantiser *q, const fl
 #pragma omp simd
     for (uint32_t b = 0; b < count; b++) {
         uint32_t code = admit(by, e4m3_code(r[b]));
-        codes[b] = r[b] != r[b] ? nan : code;
+        codes[b] = (f32_bits(r[b]) & 0x7FFFFFFF) > 0x7F800000 ? nan : code;
     }
 #pragma omp simd
     for (uint32_t b = 0; b < count; b++)
@@ -414,46 +414,53 @@ enum gb_status gb_quantiser_global(const struct gb_quantiser *q, float amax, flo
     return GB_OK;
 }
 
-static void put_scale(const struct gb_quantiser *q, const struct gb_quantiser_step *step, size_t index, void *scales)
+/* first: the index of the first of `count` scales in the matrix. */
+static void put_scales(const struct gb_quantiser *q, const uint32_t *code, const float *scale, size_t first,
+                       uint32_t count, void *scales)
 {
+    uint8_t *bytes = (uint8_t *)scales + first;
     if (q->scale == GB_SCALE_FP32)
-        ((float *)scales)[index] = step->scale;
+        memcpy((float *)scales + first, scale, count * sizeof *scale);
     else
-        ((uint8_t *)scales)[index] = (uint8_t)step->code;
+        for (uint32_t b = 0; b < count; b++)
+            bytes[b] = (uint8_t)code[b];
 }
 
-/* Whether no quotient of a block with that largest magnitude is NaN. */
-static bool quotients_are_numbers(float amax, const struct gb_quantiser_step *step)
+/* Whether no quotient of blocks with these largest magnitudes is NaN: they and the operands are finite, and nothing is
+ * divided by zero. */
+GB_VECTOR_CLONES static bool quotients_are_numbers(const float *maxima, uint32_t count,
+                                                   const struct gb_block_steps *steps)
 {
-    return isfinite(amax) && isfinite(step->operand) && !(step->divides && step->operand == 0.0f);
+    const uint32_t infinity = 0x7F800000, magnitude = 0x7FFFFFFF;
+    uint32_t others = 0;
+#pragma omp simd reduction(+ : others)
+    for (uint32_t b = 0; b < count; b++) {
+        uint32_t amax = f32_bits(maxima[b]) & magnitude, operand = f32_bits(steps->operand[b]) & magnitude;
+        others += (amax >= infinity) | (operand >= infinity) | ((operand == 0) & steps->divides[b]);
+    }
+    return others == 0;
 }
 
-enum { LEAST_LENGTH = 16, MOST_BLOCKS = GB_BLOCKS_AT_ONCE / LEAST_LENGTH };
-
-/* Steps 3 to 5 of blocks that are common. known: the same rules, of which the compiler may know some; maxima, steps:
- * [count]. */
+/* Steps 3 to 5 of blocks that are common. known: the same rules, of which the compiler may know some; maxima: [count].
+ */
 INLINE void steps_by(const struct gb_quantiser *q, const struct gb_quantiser *known, const float *maxima,
-                     uint32_t count, float global, float bound, struct gb_quantiser_step *steps)
+                     uint32_t count, float global, float bound, struct gb_block_steps *steps)
 {
-    float a[MOST_BLOCKS] = {0}, r[MOST_BLOCKS] = {0}, scales[MOST_BLOCKS], operands[MOST_BLOCKS];
-    uint32_t codes[MOST_BLOCKS];
-    bool divides[MOST_BLOCKS];
+    float a[GB_MOST_BLOCKS] = {0}, r[GB_MOST_BLOCKS] = {0};
 #pragma omp simd
     for (uint32_t b = 0; b < count; b++) {
         float most = maxima[b] > known->amax_start ? maxima[b] : known->amax_start;
         a[b] = known->bound == GB_BOUND_AMAX && bound < most ? bound : most;
         r[b] = ratio_of(known, a[b], global, bound);
     }
-    round_scales(q, r, count, codes, scales);
+    round_scales(q, r, count, steps->code, steps->scale);
 #pragma omp simd
     for (uint32_t b = 0; b < count; b++) {
-        struct gb_quantiser_step step = {.code = codes[b], .scale = scales[b]};
+        struct gb_quantiser_step step = {.code = steps->code[b], .scale = steps->scale[b]};
         find_operand(known, a[b], r[b], global, &step);
-        operands[b] = step.operand;
-        divides[b] = step.divides;
+        steps->operand[b] = step.operand;
+        steps->divides[b] = step.divides;
     }
-    for (uint32_t b = 0; b < count; b++)
-        steps[b] = (struct gb_quantiser_step){codes[b], scales[b], operands[b], divides[b], false};
 }
 
 /* Whether the rules are those of which the next function knows the branches. */
@@ -465,7 +472,7 @@ static bool divides_by_product(const struct gb_quantiser *q)
 
 /* The same for rules of which that holds, without a branch for each block. */
 GB_VECTOR_CLONES static void steps_by_product(const struct gb_quantiser *q, const float *maxima, uint32_t count,
-                                              float global, float bound, struct gb_quantiser_step *steps)
+                                              float global, float bound, struct gb_block_steps *steps)
 {
     struct gb_quantiser known = *q;
     known.ratio = GB_RATIO_DIVIDE_PRODUCT;
@@ -476,7 +483,7 @@ GB_VECTOR_CLONES static void steps_by_product(const struct gb_quantiser *q, cons
 }
 
 static void find_steps(const struct gb_quantiser *q, const float *maxima, uint32_t count, float global, float bound,
-                       struct gb_quantiser_step *steps)
+                       struct gb_block_steps *steps)
 {
     if (divides_by_product(q))
         steps_by_product(q, maxima, count, global, bound, steps);
@@ -488,18 +495,16 @@ static void find_steps(const struct gb_quantiser *q, const float *maxima, uint32
 static bool run_common(const struct gb_quantiser *q, const float *values, size_t first, uint32_t count, uint32_t length,
                        float global, float bound, void *codes, void *scales)
 {
-    struct gb_quantiser_step steps[MOST_BLOCKS];
-    float maxima[MOST_BLOCKS];
+    struct gb_block_steps steps;
+    float maxima[GB_MOST_BLOCKS];
     const size_t element = first * length;
     gb_block_maxima(values + element, count, length, maxima);
-    find_steps(q, maxima, count, global, bound, steps);
-    for (uint32_t b = 0; b < count; b++)
-        if (!quotients_are_numbers(maxima[b], &steps[b]))
-            return false;
-    gb_block_codes(q, values + element, count, length, steps,
+    find_steps(q, maxima, count, global, bound, &steps);
+    if (!quotients_are_numbers(maxima, count, &steps))
+        return false;
+    gb_block_codes(q, values + element, count, length, &steps,
                    (uint8_t *)codes + (q->element == GB_E2M1 ? element / 2 : element));
-    for (uint32_t b = 0; b < count; b++)
-        put_scale(q, &steps[b], first + b, scales);
+    put_scales(q, steps.code, steps.scale, first, count, scales);
     return true;
 }
 
@@ -528,7 +533,7 @@ enum gb_status gb_quantiser_run(const struct gb_quantiser *q, const float *value
             struct block block = {values + first, columns, smaller(q->block_rows, rows - row),
                                   smaller(length, columns - column)};
             struct gb_quantiser_step step = best_step(q, &block, global, bound);
-            put_scale(q, &step, index, scales);
+            put_scales(q, &step.code, &step.scale, index, 1, scales);
             write_codes(q, &block, &step, first, codes);
         }
     return GB_OK;

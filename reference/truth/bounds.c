@@ -225,7 +225,7 @@ static void add_slot(struct work *w, uint32_t pair, uint32_t r, struct gb_spread
     w->out.absolute[o] += weight * s.absolute;
 }
 
-/* Outputs first .. end - 1 of all tokens. row: scratch, [2, intermediate]. */
+/* Outputs first .. end - 1 of all tokens. row: scratch, [intermediate]. */
 static void outputs_of(struct work *w, uint32_t first, uint32_t end, double *row)
 {
     const uint32_t I = w->shape->intermediate;
@@ -234,7 +234,7 @@ static void outputs_of(struct work *w, uint32_t first, uint32_t end, double *row
         uint32_t expert = w->groups->expert[g];
         const float *bias = gb_bias_of(w->weights->extension.down_bias, expert, w->shape->hidden);
         for (uint32_t r = first; r < end; r++) {
-            double reach = gb_weights_reach(&w->weights->down, expert, r, (float *)(row + I));
+            double reach = gb_weights_reach(&w->weights->down, expert, r);
             gb_weights_row(&w->weights->down, expert, r, row);
             for (uint32_t n = w->groups->start[g]; n < w->groups->start[g + 1]; n++) {
                 const uint32_t pair = w->groups->pair[n];
@@ -276,7 +276,7 @@ static void put(double *array, size_t i, double value)
         array[i] = value;
 }
 
-/* Element i of the intermediate of all pairs of one expert. rows: scratch, [3, hidden]: of gate, of up, and room. */
+/* Element i of the intermediate of all pairs of one expert. rows: scratch, [2, hidden]: of gate and of up. */
 static void neuron(const struct work *w, uint32_t g, uint32_t i, double *rows)
 {
     const uint32_t H = w->shape->hidden, I = w->shape->intermediate, expert = w->groups->expert[g];
@@ -285,8 +285,8 @@ static void neuron(const struct work *w, uint32_t g, uint32_t i, double *rows)
     const bool typical = b->unrounded_typical;
     gb_weights_row(&w->weights->gate_up, expert, i, rows);
     gb_weights_row(&w->weights->gate_up, expert, I + i, rows + H);
-    double reach[2] = {gb_weights_reach(&w->weights->gate_up, expert, i, (float *)(rows + 2 * (size_t)H)),
-                       gb_weights_reach(&w->weights->gate_up, expert, I + i, (float *)(rows + 2 * (size_t)H))};
+    double reach[2] = {gb_weights_reach(&w->weights->gate_up, expert, i),
+                       gb_weights_reach(&w->weights->gate_up, expert, I + i)};
     for (uint32_t n = w->groups->start[g]; n < w->groups->start[g + 1]; n++) {
         size_t pair = w->groups->pair[n], at = pair * I + i;
         const size_t token = pair / w->shape->top_k;
@@ -343,7 +343,7 @@ static enum gb_status all_rows(struct work *w, struct gb_error *error)
     bool failed = false;
 #pragma omp parallel
     {
-        double *rows = malloc(sizeof(double) * (3 * (size_t)H > 2 * (size_t)I ? 3 * (size_t)H : 2 * (size_t)I));
+        double *rows = malloc(sizeof(double) * (2 * (size_t)H > I ? 2 * (size_t)H : I));
         if (!rows)
 #pragma omp atomic write
             failed = true;

@@ -54,8 +54,7 @@ static void add_row(struct work *w, uint32_t r, double *row)
 {
     for (uint32_t g = 0; g < w->groups->active; g++) {
         const float *bias = gb_bias_of(w->weights->extension.down_bias, w->groups->expert[g], w->shape->hidden);
-        double reach =
-            gb_weights_reach(&w->weights->down, w->groups->expert[g], r, (float *)(row + w->shape->intermediate));
+        double reach = gb_weights_reach(&w->weights->down, w->groups->expert[g], r);
         gb_weights_row(&w->weights->down, w->groups->expert[g], r, row);
         for (uint32_t n = w->groups->start[g]; n < w->groups->start[g + 1]; n++)
             add_slot(w, w->groups->pair[n], r, row, reach, bias ? bias + r : NULL);
@@ -67,7 +66,7 @@ static enum gb_status add_rows(struct work *w, struct gb_error *error)
     bool failed = false;
 #pragma omp parallel
     {
-        double *row = malloc(sizeof *row * 2 * w->shape->intermediate); /* [2, intermediate] */
+        double *row = malloc(sizeof *row * w->shape->intermediate); /* [intermediate] */
         if (!row)
 #pragma omp atomic write
             failed = true;

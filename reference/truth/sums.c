@@ -5,7 +5,7 @@
 #include "reference/truth/sums.h"
 
 /* GRAM_ROWS: their sums with BLOCK rows fill 12 of the 16 registers of AVX2. */
-enum { LANES = 8, BLOCK = 4, GRAM_ROWS = 3 };
+enum { LANES = 8, BLOCK = 4, GRAM_ROWS = 3, TERMS_AT_ONCE = 32 };
 
 #define INLINE static inline __attribute__((always_inline)) /* into functions for any CPU */
 /* Unrolled, so that vectors stay in registers. */
@@ -123,12 +123,21 @@ void gb_solve_lower(const double *l, uint32_t stride, uint32_t count, double *x)
         solve_rows(l, stride, r / LANES * LANES, r, smaller(r + BLOCK, count), x);
 }
 
+/* The rows of a that begin at `a`, BLOCK of them, of which `count` exist; the last one stands for the others. */
+static void widen(const float *a, uint32_t stride, uint32_t count, uint32_t k, double rows[BLOCK][TERMS_AT_ONCE])
+{
+    for (uint32_t m = 0; m < BLOCK; m++)
+        for (uint32_t o = 0; o < k; o++)
+            rows[m][o] = (double)a[(size_t)smaller(m, count - 1) * stride + o];
+}
+
 void gb_add_product(const float *a, uint32_t stride, uint32_t m, uint32_t k, const double *b, uint32_t n, double *c)
 {
-    for (uint32_t r = 0; r < m; r += BLOCK) {
-        const float *rows[BLOCK];
-        for (uint32_t i = 0; i < BLOCK; i++)
-            rows[i] = a + (size_t)smaller(r + i, m - 1) * stride;
-        BEST(add_rows)(rows, smaller(BLOCK, m - r), k, b, n, c + (size_t)r * n);
-    }
+    double rows[BLOCK][TERMS_AT_ONCE];
+    for (uint32_t o = 0; o < k; o += TERMS_AT_ONCE)
+        for (uint32_t r = 0; r < m; r += BLOCK) {
+            const uint32_t count = smaller(BLOCK, m - r), terms = smaller(TERMS_AT_ONCE, k - o);
+            widen(a + (size_t)r * stride + o, stride, count, terms, rows);
+            BEST(add_rows)(rows, count, terms, b + (size_t)o * n, n, c + (size_t)r * n);
+        }
 }

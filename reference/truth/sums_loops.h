@@ -136,10 +136,13 @@ FOR_CPUS static void NAMED(row_products)(const double *const rows[BLOCK], const 
 INLINE void NAMED(add_terms)(const double *const left[GRAM_ROWS], const double *const right[BLOCK], size_t i,
                              NAMED(vector) sum[GRAM_ROWS][BLOCK])
 {
+    NAMED(vector) terms[GRAM_ROWS]; /* read once */
+    UNROLLED(k, GRAM_ROWS)
+        terms[k] = TERMS_AT(left[k] + i, 0);
     UNROLLED(m, BLOCK) {
         NAMED(vector) x = TERMS_AT(right[m] + i, 0);
         UNROLLED(k, GRAM_ROWS)
-            sum[k][m] += TERMS_AT(left[k] + i, 0) * x;
+            sum[k][m] += terms[k] * x;
     }
 }
 
@@ -172,43 +175,39 @@ FOR_CPUS static void NAMED(gram_block)(const double *a, uint32_t r, uint32_t c, 
             dots[k][m] = total(lanes[k][m]);
 }
 
-/* Adds to columns 0 .. 2 * WIDTH - 1 of BLOCK rows of a product. */
-INLINE void NAMED(product_block)(const float *const rows[BLOCK], uint32_t k, const double *b, uint32_t n,
-                                 double sums[BLOCK][2 * WIDTH])
+/* Adds to columns i .. i + 2 * WIDTH - 1 of BLOCK rows of a product. */
+INLINE void NAMED(product_block)(const double rows[BLOCK][TERMS_AT_ONCE], uint32_t k, const double *b, uint32_t n,
+                                 uint32_t i, double *const to[BLOCK])
 {
     NAMED(vector) sum[BLOCK][2];
     UNROLLED(m, BLOCK)
         UNROLLED(p, 2)
-            sum[m][p] = AT(sums[m], p);
+            sum[m][p] = AT(to[m] + i, p);
     for (uint32_t o = 0; o < k; o++) {
-        const double *of_b = b + (size_t)o * n;
-        UNROLLED(m, BLOCK) {
-            double w = (double)rows[m][o];
+        const double *of_b = b + (size_t)o * n + i;
+        UNROLLED(m, BLOCK)
             UNROLLED(p, 2)
-                sum[m][p] += w * TERMS_AT(of_b, p);
-        }
+                sum[m][p] += rows[m][o] * TERMS_AT(of_b, p);
     }
     UNROLLED(m, BLOCK)
         UNROLLED(p, 2)
-            AT(sums[m], p) = sum[m][p];
+            AT(to[m] + i, p) = sum[m][p];
 }
 
-FOR_CPUS static void NAMED(add_rows)(const float *const rows[BLOCK], uint32_t count, uint32_t k, const double *b,
-                                     uint32_t n, double *c)
+/* Of BLOCK rows `count` exist; the others are the last one, with the same sums in the same place. */
+FOR_CPUS static void NAMED(add_rows)(const double rows[BLOCK][TERMS_AT_ONCE], uint32_t count, uint32_t k,
+                                     const double *b, uint32_t n, double *c)
 {
+    double *to[BLOCK];
     uint32_t i = 0;
-    for (; i + 2 * WIDTH <= n; i += 2 * WIDTH) {
-        double sums[BLOCK][2 * WIDTH] = {{0}};
-        for (uint32_t m = 0; m < count; m++)
-            memcpy(sums[m], c + (size_t)m * n + i, sizeof sums[m]);
-        NAMED(product_block)(rows, k, b + i, n, sums);
-        for (uint32_t m = 0; m < count; m++)
-            memcpy(c + (size_t)m * n + i, sums[m], sizeof sums[m]);
-    }
+    for (uint32_t m = 0; m < BLOCK; m++)
+        to[m] = c + (size_t)smaller(m, count - 1) * n;
+    for (; i + 2 * WIDTH <= n; i += 2 * WIDTH)
+        NAMED(product_block)(rows, k, b, n, i, to);
     for (uint32_t m = 0; m < count; m++)
         for (uint32_t o = 0; o < k; o++)
             for (uint32_t j = i; j < n; j++)
-                c[(size_t)m * n + j] += (double)rows[m][o] * b[(size_t)o * n + j];
+                to[m][j] += rows[m][o] * b[(size_t)o * n + j];
 }
 
 #undef VECTORS

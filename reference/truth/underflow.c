@@ -3,7 +3,6 @@
 
 #include <math.h>
 
-#include "quant/multiversion.h"
 #include "quant/quant.h"
 #include "reference/truth/bounds.h"
 
@@ -11,21 +10,16 @@
 static const double largest_e2m1 = 6.0, largest_e4m3 = 448.0;
 
 /* At least 1. NaN counts nothing: where it is a factor, truth is NaN. */
-GB_VECTOR_CLONES static double largest(const float *values, uint32_t count)
+static double at_least_one(float value)
 {
-    float most = 1.0F;
-#pragma omp simd reduction(max : most)
-    for (uint32_t i = 0; i < count; i++)
-        most = fabsf(values[i]) > most ? fabsf(values[i]) : most;
-    return (double)most;
+    return fmax(1.0, fabs((double)value));
 }
 
-double gb_weights_reach(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *room)
+double gb_weights_reach(const struct gb_weights *weights, uint32_t expert, uint32_t row)
 {
-    const uint32_t columns = weights->columns, block = gb_format_block(weights->format);
-    float *scales = room + columns, global = gb_weights_global(weights, expert, row);
-    gb_weights_codes(weights, expert, row, room, scales);
-    return largest(room, columns) * largest(scales, (columns + block - 1) / block) * largest(&global, 1);
+    float code, scale;
+    gb_weights_largest(weights, expert, row, &code, &scale);
+    return at_least_one(code) * at_least_one(scale) * at_least_one(gb_weights_global(weights, expert, row));
 }
 
 double gb_activations_reach(const double *value, const double *limit, uint32_t count, const struct gb_quantiser *rules,
@@ -37,7 +31,7 @@ double gb_activations_reach(const double *value, const double *limit, uint32_t c
     if (!rules)
         return most;
     if (rules->global != GB_GLOBAL_NONE)
-        return largest_e2m1 * largest_e4m3 * largest(global, 1);
+        return largest_e2m1 * largest_e4m3 * at_least_one(*global);
     return largest_e4m3 * most;
 }
 

@@ -5,8 +5,8 @@
 
 #include "reference/reference.h"
 
-/* A: what the factors of a row's weights may multiply an error by. room: scratch, [2, columns] of floats. */
-double gb_weights_reach(const struct gb_weights *weights, uint32_t expert, uint32_t row, float *room);
+/* A: what the factors of a row's weights may multiply an error by. */
+double gb_weights_reach(const struct gb_weights *weights, uint32_t expert, uint32_t row);
 /* B: the same of activations, [count], each at most |value| + limit; limit NULL: 0. rules: of their codes, with the
  * global scale *global; NULL: they are bf16. */
 double gb_activations_reach(const double *value, const double *limit, uint32_t count, const struct gb_quantiser *rules,

@@ -8,6 +8,8 @@
 #include "tests/support/problem.h"
 #include "tests/support/kept_explanation.h"
 
+enum { LONG_ROW = 1056, LONG_ROWS = 8 }; /* more than is decoded at once */
+
 static void status_names(void **state)
 {
     (void)state;
@@ -238,6 +240,74 @@ static void rows_of_square_blocks(void **state)
     problem_weights_free(&weights);
 }
 
+/* The bits of a row: its codes' own times their scales', the sign of zero included; any NaN is one. */
+static void check_row(const struct gb_weights *weights, uint32_t row, const float *codes, const float *scales)
+{
+    const uint32_t block = gb_format_block(weights->format);
+    double values[LONG_ROW];
+    gb_weights_row(weights, 0, row, values);
+    for (uint32_t i = 0; i < LONG_ROW; i++) {
+        double expected = (double)codes[i] * ((double)scales[i / block] * (double)gb_weights_global(weights, 0, row));
+        if (isnan(expected) ? !isnan(values[i]) : memcmp(&expected, &values[i], sizeof expected))
+            fail_msg("%s, row %u, column %u: expected %a, got %a", gb_format_name(weights->format), row, i, expected,
+                     values[i]);
+    }
+}
+
+static float largest_of(const float *values, uint32_t count)
+{
+    float largest = 0.0f;
+    for (uint32_t i = 0; i < count; i++)
+        largest = fabsf(values[i]) > largest ? fabsf(values[i]) : largest; /* no NaN is */
+    return largest;
+}
+
+/* Any bits, in rows of ever fewer of them, so that their largest magnitudes differ; NaN in the first half of the rows.
+ * bytes: [LONG_ROWS, 4 * LONG_ROW]. */
+static void fill_rows(uint8_t *bytes, uint64_t *random)
+{
+    static const uint8_t kept[LONG_ROWS] = {0xFF, 0xF7, 0xBB, 0x99, 0x71, 0x13, 0x80, 0x00};
+    for (size_t i = 0; i < 4 * LONG_ROW * LONG_ROWS; i++) {
+        size_t row = i / (4 * LONG_ROW);
+        bool nan = row < LONG_ROWS / 2 && i % 32 >= 28;
+        bytes[i] = (uint8_t)(nan ? 0xFF : random_bits(random) & kept[row]);
+    }
+}
+
+/* gb_weights_codes has each number by itself: rows and their largest magnitudes follow from it. */
+static void long_rows_of_any_bits(void **state)
+{
+    static const enum gb_format formats[] = {GB_NVFP4, GB_MXFP4, GB_MXFP8, GB_BF16, GB_FP8_BLOCK, GB_FP32};
+    static uint8_t code_bytes[(LONG_ROWS + 1) * 4 * LONG_ROW], scale_bytes[(LONG_ROWS + 1) * 4 * LONG_ROW];
+    static float codes[LONG_ROW], scales[LONG_ROW];
+    uint64_t random = 11;
+
+    (void)state;
+    fill_rows(code_bytes, &random);
+    fill_rows(scale_bytes, &random);
+    for (unsigned f = 0; f < sizeof formats / sizeof *formats; f++)
+        for (uint32_t row = 0; row < LONG_ROWS; row++) {
+            const uint32_t blocks = (LONG_ROW + gb_format_block(formats[f]) - 1) / gb_format_block(formats[f]);
+            const float global = -0.3f;
+            const struct gb_weights weights = {formats[f],
+                                               1,
+                                               2,
+                                               LONG_ROW,
+                                               1,
+                                               code_bytes + row * 4 * LONG_ROW,
+                                               scale_bytes + row * 4 * LONG_ROW,
+                                               gb_format_find(formats[f])->global ? &global : NULL};
+            for (uint32_t r = 0; r < 2; r++) {
+                float code, scale;
+                gb_weights_codes(&weights, 0, r, codes, scales);
+                check_row(&weights, r, codes, scales);
+                gb_weights_largest(&weights, 0, r, &code, &scale);
+                assert_true(code == largest_of(codes, LONG_ROW));
+                assert_true(scale == largest_of(scales, blocks));
+            }
+        }
+}
+
 static void recipes_are_named(void **state)
 {
     size_t count = 0;
@@ -291,12 +361,19 @@ static void contracts_are_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(status_names),          cmocka_unit_test(messages_are_cut_to_fit),
-        cmocka_unit_test(bytes_refuse_overflow), cmocka_unit_test(names_of_formats),
-        cmocka_unit_test(sizes_of_rows),         cmocka_unit_test(sizes_of_weights),
-        cmocka_unit_test(rows_are_exact),        cmocka_unit_test(rows_without_a_global_scale),
-        cmocka_unit_test(rows_of_square_blocks), cmocka_unit_test(recipes_are_named),
-        cmocka_unit_test(contracts_are_found),   KEPT_AS("test_formats"),
+        cmocka_unit_test(status_names),
+        cmocka_unit_test(messages_are_cut_to_fit),
+        cmocka_unit_test(bytes_refuse_overflow),
+        cmocka_unit_test(names_of_formats),
+        cmocka_unit_test(sizes_of_rows),
+        cmocka_unit_test(sizes_of_weights),
+        cmocka_unit_test(rows_are_exact),
+        cmocka_unit_test(rows_without_a_global_scale),
+        cmocka_unit_test(rows_of_square_blocks),
+        cmocka_unit_test(long_rows_of_any_bits),
+        cmocka_unit_test(recipes_are_named),
+        cmocka_unit_test(contracts_are_found),
+        KEPT_AS("test_formats"),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -136,7 +136,7 @@ static void lower_triangle(void **state)
 
 static void product(void **state)
 {
-    enum { STRIDE = 20, DEPTH = 17 };
+    enum { STRIDE = 40, DEPTH = 37 };
     float a[ROWS * STRIDE];
     double b[DEPTH * MOST], c[ROWS * MOST + 1];
     (void)state;
