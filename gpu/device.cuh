@@ -30,9 +30,20 @@ inline enum gb_status gb_cuda_attribute(enum cudaDeviceAttr attribute, int *valu
 /* GB_OK if this library has code for the current device, or GB_EUNSUPPORTED with its compute capability. */
 enum gb_status gb_cuda_image(struct gb_error *error);
 
+/* Whether a kernel's code for the current device has what came with compute capability 9.0: clusters, and waiting for
+ * the kernel in front. Code that is translated from PTX for an earlier one has not, whatever the device. */
+template <class... Formal> bool gb_cuda_overlaps(void (*kernel)(Formal...))
+{
+    cudaFuncAttributes attributes;
+    if (cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess)
+        return attributes.ptxVersion >= 90;
+    (void)cudaGetLastError(); /* the launch reports it */
+    return false;
+}
+
 /* Launches kernel(arguments...) on `stream` with `shared` bytes of dynamic shared memory. Does not synchronise. early:
- * its blocks may start before the kernel in front of it has ended, if that lets them. cluster: blocks of a cluster,
- * side by side in the grid's x. */
+ * its blocks may start before the kernel in front of it has ended, if that lets them and this one knows to wait.
+ * cluster: blocks of a cluster, side by side in the grid's x. */
 template <class... Formal, class... Actual>
 enum gb_status gb_cuda_launch_as(bool early, uint32_t cluster, const char *name, void (*kernel)(Formal...), dim3 grid,
                                  unsigned threads, size_t shared, void *stream, struct gb_error *error,
@@ -52,7 +63,7 @@ enum gb_status gb_cuda_launch_as(bool early, uint32_t cluster, const char *name,
     config.stream = (cudaStream_t)stream;
     cudaLaunchAttribute attributes[2] = {};
     config.attrs = attributes;
-    if (early) {
+    if (early && gb_cuda_overlaps(kernel)) {
         cudaLaunchAttribute &attribute = attributes[config.numAttrs++];
         attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -566,7 +566,7 @@ constexpr struct gb_kernel quantised_layer = quantised<GB_LAYER, Format, Format>
 template <enum gb_format Weights, bool Repacked>
 constexpr struct gb_kernel mma16_layer = mma16<GB_LAYER, Weights, Repacked>("layer");
 
-/* Of the layer, up to where the router tells the ids. */
+/* Of the layer, up to where the router tells ids and weights. */
 size_t layer_workspace(const struct gb_shape &s)
 {
     return (gb_cuda_mma16_workspace(GB_LAYER, &s) + 127) / 128 * 128;
@@ -578,7 +578,7 @@ size_t workspace_routed_mma16(const struct gb_problem *problem)
     return layer_workspace(s) + (s.tokens == 1 ? gb_cuda_told_bytes(s.top_k) : 0);
 }
 
-/* Of one token, gate_up starts when its expert has been chosen, and not when the router has ended. */
+/* Of one token, gate_up loads weights as soon as their expert has been chosen, before the router has ended. */
 template <enum gb_format Weights>
 enum gb_status run_routed_mma16(const struct gb_arguments *given, struct gb_error *error)
 {

@@ -18,12 +18,13 @@ struct gb_mma16_job {
     gb_mma16_matrix weights;
     const uint16_t *x; /* bf16 [.., columns]: row pair / share */
     uint32_t share;
-    const int32_t *ids;   /* [pairs] */
-    const uint64_t *told; /* of one token: what the router tells; NULL: it has ended before gate_up begins */
+    const int32_t *ids; /* [pairs] */
+    const uint64_t
+        *told; /* of one token: the router's ids and weights (overlap.cuh), or NULL: they are where they are */
     uint32_t pairs;
     uint32_t of_item;             /* of several tokens: pairs that an item may have */
     const gb_mma16_items *items;  /* of several tokens; NULL: a block finds its items by itself */
-    bool ids_ready;               /* the kernel before this one on the stream writes neither ids nor items */
+    bool ids_ready;               /* the kernel in front writes neither ids nor items, or they are told */
     uint16_t *intermediate;       /* gate_up: out [pairs, tiles * 8] */
     float *dots;                  /* down: out [pairs, tiles * 16], complete dot products */
     const float *routing_weights; /* down of one token: [tokens, top_k] */

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a kernel that gb_cuda_launch_early launches, and the kernel in front of it, say to each other. Where the GPU
- * knows no such launches (before compute capability 9.0), kernels follow one another and there is nothing to say. */
+/* What a kernel that gb_cuda_launch_early launches, and the kernel in front of it, say to each other. Code for compute
+ * capabilities before 9.0 knows no such launches: its kernels follow one another, and there is nothing to say. */
 #ifndef GB_GPU_OVERLAP_CUH
 #define GB_GPU_OVERLAP_CUH
 
 #include <cstddef>
 #include <cstdint>
 
-/* Returns when the kernels before this one on the stream are complete. */
+/* Returns when the kernel in front of this one on the stream is complete. So are those further in front, if that one
+ * waited too; of one that it did not wait for, but heard, only what was told is there. */
 __device__ __forceinline__ void gb_wait_for_previous()
 {
 #if __CUDA_ARCH__ >= 900
@@ -24,10 +25,12 @@ __device__ __forceinline__ void gb_let_next_start()
 }
 
 /*
- * Words that a kernel tells the next ones before it ends, in device memory, each in a cache line of its own, for many
- * blocks read one at once. By a warp of the kernel, after gb_wait_for_previous: gb_tell_later of all, and then
- * gb_let_next_start, the first of its block. The next kernel, which hears them, need not wait for it. What that one
- * reads besides is of the kernels in front of both, and what it writes no kernel in front of both reads.
+ * Words that a kernel tells the next ones before it ends, in device memory, each in a cache line of its own, because
+ * many blocks hear the same one at once. A warp takes them back first, after gb_wait_for_previous, and then lets the
+ * next kernel start, before any other thread of its block does. The next kernel hears them and need not wait: whatever
+ * is in front of the one that tells was complete before its first block started. It writes nothing that the one that
+ * tells reads or writes. A later kernel may hear, too, if the one between lets it start after hearing; and one that a
+ * kernel waits for before it takes the words back must have heard all of them.
  */
 constexpr uint32_t gb_told_stride = 16; /* from a word to the next */
 
@@ -36,7 +39,7 @@ __device__ __forceinline__ void gb_put_told(uint64_t *told, uint32_t i, uint64_t
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(told + (size_t)i * gb_told_stride), "l"(value) : "memory");
 }
 
-/* Words 0 .. count are told later. By a warp. */
+/* The first `count` words are told later. By a warp. */
 __device__ __forceinline__ void gb_tell_later(uint64_t *told, uint32_t count)
 {
     for (uint32_t i = threadIdx.x % 32; i < count; i += 32)
@@ -50,7 +53,7 @@ __device__ __forceinline__ void gb_tell(uint64_t *told, uint32_t i, uint32_t wor
     gb_put_told(told, i, 1ull << 32 | word);
 }
 
-/* Word i, if it has been told, or 0. */
+/* Word i and 2^32, or 0 if it has not been told. */
 __device__ __forceinline__ uint64_t gb_listen(const uint64_t *told, uint32_t i)
 {
     uint64_t value;

@@ -24,21 +24,24 @@ size_t block_bytes(const struct division &by, const struct gb_shape &s, uint32_t
 }
 
 /* Clusters of 8 are every GPU's that has clusters. Hopper has larger ones, but not for many clusters at once. Alone, a
- * block has one token, whose owner it is. Experts of one token are divided among all warps of a cluster. */
+ * block has one token, whose owner it is. Experts of one token are divided among all warps of a cluster, one at a time
+ * where no more fit. */
 struct division divide(const struct gb_shape &s, uint32_t groups)
 {
     int device = 0, major = 0, most = 0;
     if (cudaGetDevice(&device) != cudaSuccess ||
         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess || major < 9)
-        return division_of<gb_route_shape<1, 4>>(1);
+        cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+        return division_of<gb_route_shape<1, 1>>(1);
+    const auto fits = [&](const struct division &by) { return block_bytes(by, s, groups) + 8192 <= (size_t)most; };
     const struct division several = division_of<gb_route_shape<4, 4>>(8);
-    if (s.tokens > several.tokens && block_bytes(several, s, groups) + 8192 <= (size_t)most)
+    const bool clusters = gb_cuda_overlaps(several.kernel);
+    if (clusters && s.tokens > several.tokens && fits(several))
         return several;
-    const uint32_t blocks = major == 9 ? 16 : 8, each = s.experts / (blocks * gb_route_warps);
-    return each > 2   ? division_of<gb_route_shape<1, 4>>(blocks)
-           : each > 1 ? division_of<gb_route_shape<1, 2>>(blocks)
-                      : division_of<gb_route_shape<1, 1>>(blocks);
+    const uint32_t blocks = !clusters ? 1 : major == 9 ? 16 : 8, each = s.experts / (blocks * gb_route_warps);
+    const struct division four = division_of<gb_route_shape<1, 4>>(blocks),
+                          two = division_of<gb_route_shape<1, 2>>(blocks);
+    return each > 2 && fits(four) ? four : each > 1 && fits(two) ? two : division_of<gb_route_shape<1, 1>>(blocks);
 }
 
 } // namespace

@@ -100,6 +100,14 @@ template <uint32_t Tokens_, uint32_t Rows_> struct gb_route_shape {
     static constexpr int registers = Tokens == 1 ? 112 : 255; /* 112: beside a block of down */
 };
 
+/* Asks for bytes, whose number 16 divides, to be in the L2 cache. */
+__device__ __forceinline__ void gb_prefetch(const void *from, uint32_t bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
 /* Copies 16 bytes to shared memory, and ends a group of such copies; all but `Later` groups have arrived. */
 __device__ __forceinline__ void gb_copy_chunk(uint4 *to, const uint4 *from)
 {
@@ -189,6 +197,9 @@ __device__ __forceinline__ void gb_find_logits(const gb_arguments &a, uint32_t r
     };
     if (next < experts) {
         aim();
+        if (Rows > Held && lane == 0) /* at once, though few loads are under way */
+            gb_prefetch(gb_cuda_bf16::row(a.router_weights, 0, next).codes,
+                        min(Rows, experts - next) * hidden * (uint32_t)sizeof(gb_bf16));
 #pragma unroll
         for (uint32_t k = 0; k < Ahead; k++) {
             if (k >= Shape::Pace) /* a block of down waits for its loads behind these */
@@ -199,9 +210,11 @@ __device__ __forceinline__ void gb_find_logits(const gb_arguments &a, uint32_t r
     for (uint32_t line = threadIdx.x; line < (tokens * hidden + 63) / 64; line += gb_route_threads)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(x + (size_t)line * 64));
     gb_wait_for_previous();
-    for (uint32_t v = threadIdx.x; v < tokens * chunks; v += gb_route_threads)
-        staged[v] = __ldcg((const uint4 *)x + v); /* of L1, lines may be older than the wait */
+    const auto chunk_of = [&](uint32_t v) { return __ldcg((const uint4 *)x + v); }; /* lines of L1 may be older */
+    const uint4 first = chunk_of(min(threadIdx.x, tokens * chunks - 1));
     waited();
+    for (uint32_t v = threadIdx.x; v < tokens * chunks; v += gb_route_threads)
+        staged[v] = v == threadIdx.x ? first : chunk_of(v);
     __syncthreads();
     for (uint32_t expert = next; expert < experts;) {
         const uint32_t now = next_chunk;
@@ -409,7 +422,7 @@ __device__ __forceinline__ void gb_add_candidate(const gb_cuda_token &t, bool is
         t.candidate[place] = key;
 }
 
-/* Whether the choice is the score, unbiased, and this a quotient of q, so that the logits tell who is chosen. */
+/* Whether the choice is the score, unbiased, and this a quotient of q, so that the logits may tell who is chosen. */
 __device__ __forceinline__ bool gb_ranks_early(const gb_router &router)
 {
     const bool unbiased = router.bias == GB_ROUTER_BIAS_NONE || router.bias == GB_ROUTER_BIAS_LOGIT;
@@ -425,8 +438,7 @@ __device__ __forceinline__ void gb_tell_choice(const gb_cuda_token &t, uint64_t 
         gb_tell(told, j, t.slot(j));
 }
 
-/* Step 1. The logits are dot products so far. Returns the rank of the thread's first. key: out, of the thread's first
- * experts, or 0. */
+/* Step 1. The logits are dot products so far. Returns the rank of the thread's first. */
 __device__ __forceinline__ uint32_t gb_finish_logits(const gb_router &router, const float *bias, const gb_cuda_token &t)
 {
     uint32_t largest = 0;
@@ -541,13 +553,15 @@ __device__ __forceinline__ uint32_t gb_rank_below(uint32_t rank, float apart)
 }
 
 /*
- * Step 5, where candidates are few: whether they were. A candidate's slot is how many are before it.
+ * Step 5, where candidates are few: true if they were; otherwise slots hold anything. A candidate's slot is how many
+ * are before it.
  *
- * By logits (ByLogits): whether that is step 5 by the scores too. Logits that differ by 2^-15, and by no more than 64
- * from the largest, have scores that are no subnormal numbers and differ by a factor of e^(2^-15), less what is
- * rounded: both differences from the largest, by 2^-19 each, and e^x, the quotients and a product, by less than 2^-20
- * of themselves in all. Equal ones have equal scores. So the order is that of the scores if any two candidates are
- * either; and others are 2^-15 below whoever is chosen. Where a logit is NaN or +infinity, no score is a number.
+ * ByLogits: by logits, true only if that is step 5 by the scores too. Logits that differ by 2^-15, and by no more than
+ * 64 from the largest, have scores that are no subnormal numbers and differ by a factor of e^(2^-15), less what is
+ * rounded: both differences from the largest, by 2^-18 each, and e^x, the quotients and a product, by less than 2^-20
+ * of themselves in all. Equal ones have equal scores. So the order is that of the scores if every two candidates are
+ * equal or so far apart; and others are 2^-15 below whoever is chosen. Where a logit is NaN or +infinity, no quotient
+ * is a number.
  */
 template <bool ByLogits> __device__ __forceinline__ bool gb_choose_few(const gb_cuda_token &t)
 {
@@ -709,7 +723,7 @@ __device__ __forceinline__ void gb_put_weights(const gb_router &router, const gb
         a.routed_ids[pair] = (int32_t)t.slot(j);
         a.routed_weights[pair] = w;
         if (told) {
-            __threadfence(); /* who has heard the weights may be the last kernel */
+            __threadfence(); /* who has heard all may end first, and then these are read */
             gb_tell(told, t.top_k + j, __float_as_uint(w));
         }
     }

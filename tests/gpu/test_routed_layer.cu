@@ -179,7 +179,8 @@ struct bench {
 
 void test_shapes(const struct gb_kernel *kernel, struct tally *tally)
 {
-    static const uint32_t sizes[][4] = {{64, 32, 16, 4}, {384, 192, 32, 8}, {2048, 512, 64, 10}, {1056, 96, 24, 1}};
+    static const uint32_t sizes[][4] = {
+        {64, 32, 16, 4}, {384, 192, 32, 8}, {2048, 512, 64, 10}, {1056, 96, 24, 1}, {512, 64, 64, 16}};
     static const char *const recipes[] = {"gaugeblock.renormalised/1", "transformers.qwen3-moe/1",
                                           "moonshotai.kimi-k2/1"};
     struct gb_error error;
@@ -235,11 +236,19 @@ void test_graph(const struct gb_kernel *kernel, struct tally *tally)
     require(cudaStreamDestroy(stream));
 }
 
-/* Layers of one token, one behind the other, that share their weights and the workspace, captured once: kernels of a
- * layer start while those in front of them end. Every replay has the tokens at other places. */
-void test_chain(const struct gb_kernel *kernel, struct tally *tally)
+/* bytes, a multiple of 4: to and from are of device memory. */
+__global__ void move(void *to, const void *from, size_t bytes)
 {
-    constexpr uint32_t layers = 8, replays = 200;
+    for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < bytes / 4; i += (size_t)gridDim.x * blockDim.x)
+        ((uint32_t *)to)[i] = ((const uint32_t *)from)[i];
+}
+
+/* Layers of one token, one behind the other, that share their weights and the workspace, captured once: kernels of a
+ * layer start while those in front of them end. Every replay has the tokens at other places. in_place: layers share
+ * x and what they write, too, and kernels between them move x in and results out. */
+void test_chain(const struct gb_kernel *kernel, bool in_place, struct tally *tally)
+{
+    constexpr uint32_t layers = 8, replays = 100;
     const struct gb_shape shape = {layers, 1024, 32, 512, 10};
     const struct gb_router *recipe = &gb_router_recipe_find("transformers.qwen3-moe/1")->router;
     struct gb_error error;
@@ -248,6 +257,8 @@ void test_chain(const struct gb_kernel *kernel, struct tally *tally)
     cudaGraphExec_t exec;
     const struct routed r(shape, kernel, recipe, 200);
     bench b(kernel, r);
+    const size_t pair_bytes = shape.top_k * sizeof(int32_t), x_bytes = shape.hidden * sizeof(gb_bf16);
+    buffer x_here(x_bytes), y_here(2 * x_bytes), ids_here(pair_bytes), weights_here(pair_bytes);
     require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     const struct gb_arguments all = b.arguments(r, stream);
     struct gb_arguments a = all;
@@ -261,7 +272,21 @@ void test_chain(const struct gb_kernel *kernel, struct tally *tally)
         a.routed_weights = all.routed_weights + n * shape.top_k;
         a.intermediate = all.intermediate + (size_t)n * shape.top_k * shape.intermediate;
         a.output = (float *)all.output + (size_t)n * shape.hidden;
+        const struct gb_arguments to = a;
+        if (in_place) {
+            a.x = (const gb_bf16 *)x_here.memory;
+            a.routed_ids = (int32_t *)ids_here.memory;
+            a.routed_weights = (float *)weights_here.memory;
+            a.intermediate = all.intermediate;
+            a.output = y_here.memory;
+            move<<<8, 128, 0, stream>>>(x_here.memory, to.x, x_bytes);
+        }
         check(kernel->run(&a, &error), error, "run while capturing");
+        if (in_place) {
+            move<<<1, 32, 0, stream>>>(to.routed_ids, ids_here.memory, pair_bytes);
+            move<<<1, 32, 0, stream>>>(to.routed_weights, weights_here.memory, pair_bytes);
+            move<<<8, 128, 0, stream>>>(to.output, y_here.memory, 2 * x_bytes);
+        }
     }
     require(cudaStreamEndCapture(stream, &graph));
     require(cudaGraphInstantiate(&exec, graph, 0));
@@ -289,8 +314,8 @@ void test_chain(const struct gb_kernel *kernel, struct tally *tally)
                             shape.hidden * sizeof(float)) != 0;
         }
         if (wrong && !tally->mismatched)
-            printf("MISMATCH %s: replay %u of a chain: %llu of %u layers\n", kernel->name, replay,
-                   (unsigned long long)wrong, layers);
+            printf("MISMATCH %s: replay %u of a chain%s: %llu of %u layers\n", kernel->name, replay,
+                   in_place ? " in place" : "", (unsigned long long)wrong, layers);
         tally->mismatched += wrong;
     }
     require(cudaGraphExecDestroy(exec));
@@ -328,7 +353,8 @@ int main(int argc, char **argv)
             continue; /* with quantised activations: verify */
         test_shapes(kernel, &tally);
         test_graph(kernel, &tally);
-        test_chain(kernel, &tally);
+        test_chain(kernel, false, &tally);
+        test_chain(kernel, true, &tally);
         const bool vacuous = tally.finite * 4 < tally.compared || tally.compared == 0;
         printf("%-26s %10llu words compared, %10llu finite and not zero, %llu mismatches%s\n", kernel->name,
                (unsigned long long)tally.compared, (unsigned long long)tally.finite,
