@@ -228,7 +228,8 @@ for arguments, words in {
     ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--tokens", "3"): "--tokens",
     ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--model", "qwen3-30b-a3b"):
         "--model goes with problems of layers, or of dispatch and combine",
-    ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "3,40"): "multiple of the block",
+    ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "3,40"):
+        "columns: 40 is no multiple of the block 16",
     ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "3"): "rows,columns",
     ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--bound", "2"): "takes none",
     ("make", path("no.h5"), "--operator", "quantise", "--recipe", "mxfp8.rceil/1", "--global-scale", "2"): "has none",
