@@ -21,6 +21,10 @@ expect(len(one["cases"]) == 55 and one["verdict"] == "PASS", "nine kernels, two 
 one = record(fixture, "--subject", program.FAULTS, "--kernel", "faults/slow", "--batch", "1,2,9")
 expect(all(case["seconds"] >= 0.005 for case in one["cases"]), str([case["seconds"] for case in one["cases"]]))
 
+# Whichever of its functions it changes the arithmetic in, and for whichever batch.
+one = record(fixture, "--subject", program.FAULTS, "--kernel", "faults/none-down", "--batch", "1,2")
+expect(all("the kernel's functions changed the rounding mode" in case.get("note", "") for case in one["cases"]), str([case.get("note") for case in one["cases"]]))
+
 names = set()
 for threads in ("1", "2", "3"):
     os.environ["OMP_NUM_THREADS"] = threads
@@ -28,8 +32,14 @@ for threads in ("1", "2", "3"):
     small(f"threads{threads}.h5")
     with h5py.File(path(f"threads{threads}.h5")) as f:
         names.add(f.attrs["input_sha256"])
-del os.environ["OMP_NUM_THREADS"]
 expect(len(names) == 2, f"threads changed bits: {names}")
+
+# What a kernel leaves of the arithmetic in its threads is no one else's: neither the residual stream's nor the intermediate's.
+os.environ["OMP_NUM_THREADS"] = "2"
+one = record(fixture, "--subject", program.FAULTS, *(word for name in ("none", "none-prepared", "none-down") for word in ("--kernel", f"faults/{name}")))
+drifts = [case["metrics"].get("drift") for case in one["cases"]]
+expect(drifts[0] and drifts == [drifts[0], drifts[0], None], str(drifts))
+del os.environ["OMP_NUM_THREADS"]
 
 # Of every call of these kernels a line (tests/faults/calls.c): the arrays of the problem, those of others that must not be
 # taken for them, poison, canaries and pages that may not be touched.

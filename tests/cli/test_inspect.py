@@ -243,6 +243,12 @@ def nibbles(e):
     e.everywhere(e.codes, swapped)
 
 
+def nibbles_backwards(e):
+    """Where down lies in front of gate and up."""
+    nibbles(e)
+    e.made.tensors = dict(reversed(e.made.tensors.items()))
+
+
 def bits(e):
     """Bits of a code in reverse."""
     order = np.array([int(f"{b:08b}"[::-1], 2) for b in range(256)], np.uint8)
@@ -295,7 +301,7 @@ DEFECTS = [
     (other_layout, "declaration", ANY, False), (more_experts, "declaration", EACH, False),
     (not_quantised, "declaration", EACH, True), (wrong_width, "shape", ANY, True), (noise, "misread-codes", ANY, True),
     (nibbles, "misread-codes", PACKED, False), (bits, "misread-codes", NVFP4 + E4M3_CODES, True),
-    (shifted, "misread-codes", NVFP4, True), (signs, "misread-codes", ANY, True),
+    (shifted, "misread-codes", NVFP4, True), (signs, "misread-codes", ANY, True), (nibbles_backwards, "misread-codes", PACKED, False),
 ]
 
 def check_table():

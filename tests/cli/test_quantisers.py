@@ -11,6 +11,7 @@ from kept import expect_kept
 from program import ALL, expect, path, record, refused, run
 
 QUANTISERS = os.environ["QUANTISERS"]
+f32 = np.float32
 OURS = {"quantise": "cpu/quantise", "silu_mul_quantise": "cpu/silu-mul-quantise"}
 
 
@@ -42,6 +43,8 @@ for (operator, data), sha256 in HASHES.items():
     told = run("info", fixture).stdout
     expect(sha256 in told, f"{operator}, {data}: {told}")
     expect(all(word in told for word in (operator, "nvfp4.trtllm/1", f"{data}/1, seed 7", "e2m1x2 [24, 128]")), told)
+
+make("seed.h5", "quantise", "nvfp4.trtllm/1", "--data", "ties", "--seed", 2**63 + 2**31 + 7)  # of more than 32 bits
 
 # The reference, by the rules of vLLM, TensorRT-LLM, Transformer Engine and others, on every kind of data.
 SYSTEMS = ("fp8g128.vllm/1", "fp8g64.vllm-fused/1", "int8g128.vllm/1", "mxfp4.vllm/1", "nvfp4.trtllm/1",
@@ -165,6 +168,31 @@ for words, bad in {
 }.items():
     found, told = cases(plain, "--outputs", write("bad.h5", *bad[:2]), code=1)
     expect(words in told, f"{words}: {told}")
+# Recipes of another element or scale are not looked for, though they have as many codes: here all are right by those of E4M3.
+E4M3 = np.array([(1 + c % 8 / 8) * 2.0 ** (c // 8 - 7) if c >= 8 else c * 2.0 ** -9 for c in range(127)])
+
+
+def e4m3(quotients):
+    distance = np.abs(np.minimum(np.abs(quotients), 448)[..., None] - E4M3)
+    low, high = np.argmin(distance, -1), 126 - np.argmin(distance[..., ::-1], -1)  # the same but at ties, of which one is even
+    return (np.where(low % 2, high, low) | np.where(quotients < 0, 128, 0)).astype(np.uint8).reshape(24, 256)
+
+
+with h5py.File(make("right.h5", "quantise", "mxfp8.floor/1"), "r") as f:
+    x = (f["values"][:].astype(np.uint32) << 16).view(np.float32).reshape(24, -1, 32)
+exponent = np.floor(np.log2(np.abs(x).max(-1))) - 8
+of_powers = write("powers.h5", e4m3(x / 2 ** exponent[..., None]), (exponent + 127).astype(np.uint8))
+x = x.reshape(24, -1, 128)
+scale = np.abs(x).max(-1) / f32(448)
+codes_of_fp32 = e4m3(x / scale[..., None])
+for own, other, right, wrong in (
+        ("mxfp8.floor/1", "mxfp8e5m2.floor/1", of_powers, of_powers),
+        ("fp8g128.deepseek/1", "fp8g128.vllm-ue8m0/1", write("fp32.h5", codes_of_fp32, scale),
+         write("bytes.h5", codes_of_fp32, np.full(scale.shape, 1, np.uint8)))):
+    told = cases(make("own.h5", "quantise", own), "--outputs", right)[1]
+    expect(told.startswith("PASS"), f"{own}: {told}")
+    told = cases(make("other.h5", "quantise", other), "--outputs", wrong, code=1)[1]
+    expect("diagnosis  the recipe" not in told, f"{other}: {told}")
 np.save(path("codes.npy"), codes)
 np.save(path("scales.npy"), scales)
 cases(plain, "--outputs", path("codes.npy"), "--scales", path("scales.npy"))
@@ -200,7 +228,8 @@ for arguments, words in {
     ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--tokens", "3"): "--tokens",
     ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--model", "qwen3-30b-a3b"):
         "--model goes with problems of layers, or of dispatch and combine",
-    ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "3,40"): "multiple of the block",
+    ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "3,40"):
+        "columns: 40 is no multiple of the block 16",
     ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "3"): "rows,columns",
     ("make", path("no.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--bound", "2"): "takes none",
     ("make", path("no.h5"), "--operator", "quantise", "--recipe", "mxfp8.rceil/1", "--global-scale", "2"): "has none",

@@ -269,6 +269,11 @@ static enum gb_status supports(const struct gb_problem *problem, struct gb_error
     return problem->weights == GB_NVFP4 ? GB_OK : gb_fail(error, GB_EUNSUPPORTED, "only NVFP4 weights");
 }
 
+static enum gb_status supports_router(const struct gb_problem *problem, struct gb_error *error)
+{
+    return problem->router ? GB_OK : gb_fail(error, GB_EUNSUPPORTED, "no router");
+}
+
 static enum gb_status supports_links(const struct gb_problem *problem, struct gb_error *error)
 {
     return problem->exchange ? GB_OK : gb_fail(error, GB_EUNSUPPORTED, "nothing to dispatch");
@@ -350,6 +355,33 @@ static enum gb_status run_remembers(const struct gb_arguments *a, struct gb_erro
     return status == GB_OK ? launch(a->stream, (struct launch){.run = copy_output, .arguments = made}, error) : status;
 }
 
+/* The same of a router. */
+static enum gb_status copy_routing(const struct gb_arguments *a, struct gb_error *error)
+{
+    const size_t bytes = sizeof(int32_t) * a->shape.tokens * a->shape.top_k; /* of either array */
+    (void)error;
+    memcpy(a->routed_ids, a->workspace, bytes);
+    memcpy(a->routed_weights, (uint8_t *)a->workspace + bytes, bytes);
+    return GB_OK;
+}
+
+static enum gb_status run_remembers_routing(const struct gb_arguments *a, struct gb_error *error)
+{
+    static void *made_last;
+    struct gb_arguments made = *a;
+    const size_t pairs = (size_t)a->shape.tokens * a->shape.top_k;
+    if (!is_captured(a))
+        return launch(a->stream, (struct launch){.run = fma32_router, .arguments = *a}, error);
+    free(made_last);
+    made.workspace = made_last = malloc(2 * sizeof(int32_t) * pairs);
+    made.routed_ids = made.workspace;
+    made.routed_weights = (float *)made.workspace + pairs;
+    enum gb_status status = made.workspace ? fma32_router(&made, error) : GB_ENOMEM;
+    made.routed_ids = a->routed_ids;
+    made.routed_weights = a->routed_weights;
+    return status == GB_OK ? launch(a->stream, (struct launch){.run = copy_routing, .arguments = made}, error) : status;
+}
+
 static enum gb_status run_refuses(const struct gb_arguments *a, struct gb_error *error)
 {
     return is_captured(a) ? gb_fail(error, GB_EDEVICE, "not while it is captured") : run(a, error);
@@ -405,6 +437,18 @@ const struct gb_kernel_table *gb_kernels(void)
         KERNEL("remembers", GB_GRAPH_CAPTURABLE, run_remembers),
         KERNEL("refuses", GB_GRAPH_CAPTURABLE, run_refuses),
         KERNEL("elsewhere", GB_GRAPH_CAPTURABLE, run_elsewhere),
+        {
+            .name = "cuda/remembers-routing",
+            .operation = GB_ROUTE,
+            .weights = GB_BF16,
+            .activations = GB_BF16,
+            .output = GB_FP32,
+            .order = GB_ORDER_FMA32,
+            .accumulator_bits = 24,
+            .flags = GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE,
+            .supports = supports_router,
+            .run = run_remembers_routing,
+        },
         {
             .name = "cuda/links",
             .operation = GB_DISPATCH,

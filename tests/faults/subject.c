@@ -3,7 +3,9 @@
  * A subject library of injected faults, and of correct kernels for comparison. faults/NAME claims the order fma32/1
  * and is judged by bits; faults/NAME-unordered claims none and is judged by bounds.
  */
+#define _GNU_SOURCE
 #include <fenv.h>
+#include <omp.h>
 
 #include "quant/quant.h"
 #include "reference/reference.h"
@@ -39,11 +41,36 @@ static enum gb_status run_gate_up_alone(const struct gb_arguments *a, struct gb_
     return fma32_gate_up(a, error);
 }
 
+/* Traps in all threads but the first, which are to hold for nothing else. */
+static enum gb_status run_in_threads(run_function run, const struct gb_arguments *a, struct gb_error *error)
+{
+#pragma omp parallel
+    fesetenv(FE_DFL_ENV);
+    enum gb_status status = run(a, error);
+#pragma omp parallel
+    if (omp_get_thread_num() > 0)
+        feenableexcept(FE_ALL_EXCEPT);
+    return status;
+}
+
 static enum gb_status run_down_alone(const struct gb_arguments *a, struct gb_error *error)
 {
     if (a->x || a->gate_up.codes || a->routed_ids || a->intermediate_codes || a->values || a->exchange)
         return gb_fail(error, GB_EINVAL, "down was given what it does not have");
-    return fma32_down(a, error);
+    return run_in_threads(fma32_down, a, error);
+}
+
+/* One that is left behind only where it is asked for a single token. */
+static enum gb_status supports_down(const struct gb_problem *problem, struct gb_error *error)
+{
+    if (problem->shape.tokens == 1)
+        fesetround(FE_TOWARDZERO);
+    return supports(problem, error);
+}
+
+static enum gb_status run_prepared(const struct gb_arguments *a, struct gb_error *error)
+{
+    return run_in_threads(fma32_layer, a, error);
 }
 
 /* It leaves another rounding mode behind, which is to hold for no run. */
@@ -113,7 +140,15 @@ static void release_nothing(void *prepared)
 static const struct gb_kernel kernels[] = {
     ORDERED("none", fma32_layer),
     KERNEL("none-gate-up", GB_GATE_UP, "fma32/1", 0, run_gate_up_alone),
-    KERNEL("none-down", GB_DOWN, "fma32/1", 0, run_down_alone),
+    {.name = "faults/none-down",
+     .operation = GB_DOWN,
+     .weights = GB_NVFP4,
+     .activations = GB_BF16,
+     .output = GB_FP32,
+     .order = "fma32/1",
+     .accumulator_bits = 24,
+     .supports = supports_down,
+     .run = run_down_alone},
     UNORDERED("none", run_unordered),
     {.name = "faults/none-prepared",
      .operation = GB_LAYER,
@@ -125,7 +160,7 @@ static const struct gb_kernel kernels[] = {
      .supports = supports,
      .prepare = prepare_rounding,
      .release = release_nothing,
-     .run = fma32_layer},
+     .run = run_prepared},
 
     ORDERED("nibble-order", run_nibble_order),
     ORDERED("scale-index", run_scale_index),

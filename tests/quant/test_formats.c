@@ -134,9 +134,10 @@ static void sizes_of_weights(void **state)
     assert_non_null(strstr(error.message, "40"));
     weights.columns = 0;
     assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_EINVAL);
-    weights =
-        (struct gb_weights){.format = GB_BF16, .experts = UINT32_MAX, .rows = UINT32_MAX, .columns = 16, .halves = 1};
+    weights = (struct gb_weights){
+        .format = GB_BF16, .experts = UINT32_MAX, .rows = UINT32_MAX - 1, .columns = 16, .halves = 1};
     assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_EINVAL);
+    kept_message(error.message, NULL);
     weights = (struct gb_weights){.format = GB_BF16, .experts = 2, .rows = 5, .columns = 7, .halves = 1};
     assert_int_equal(gb_weights_bytes(&weights, &codes, &scales, &globals, &error), GB_OK);
     assert_int_equal(codes, 2 * 5 * 7 * 2);
