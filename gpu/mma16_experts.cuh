@@ -18,9 +18,8 @@ struct gb_mma16_job {
     gb_mma16_matrix weights;
     const uint16_t *x; /* bf16 [.., columns]: row pair / share */
     uint32_t share;
-    const int32_t *ids; /* [pairs] */
-    const uint64_t
-        *told; /* of one token: the router's ids and weights (overlap.cuh), or NULL: they are where they are */
+    const int32_t *ids;   /* [pairs] */
+    const uint64_t *told; /* of one token: where ids and weights are told (overlap.cuh), or NULL */
     uint32_t pairs;
     uint32_t of_item;             /* of several tokens: pairs that an item may have */
     const gb_mma16_items *items;  /* of several tokens; NULL: a block finds its items by itself */
