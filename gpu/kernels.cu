@@ -583,10 +583,13 @@ template <enum gb_format Weights>
 enum gb_status run_routed_mma16(const struct gb_arguments *given, struct gb_error *error)
 {
     const struct gb_arguments a = gb_routed_arguments(given);
-    if (!a.workspace)
-        return gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
+    enum gb_status status = gb_cuda_route_check(&a.shape, a.router, error);
+    if (status == GB_OK && !a.workspace)
+        status = gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
+    if (status != GB_OK)
+        return status;
     uint64_t *told = a.shape.tokens == 1 ? (uint64_t *)((char *)a.workspace + layer_workspace(a.shape)) : NULL;
-    const enum gb_status status = route(given, told, error);
+    status = route(given, told, error);
     return status == GB_OK ? multiply<GB_LAYER, Weights>(&a, told, error) : status;
 }
 
