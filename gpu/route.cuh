@@ -4,11 +4,13 @@
  *
  * A cluster of blocks has a few tokens. Each block computes the logits of some experts, a warp up to four at a time,
  * and sends them to the shared memory of the block that owns the token; when all are there, the owner takes them to ids
- * and weights. Where the GPU has no clusters, a block is alone and does both.
+ * and weights. Of one token, the others have all logits, too, and find by them who is chosen, while the owner adds the
+ * terms of a softmax. Where the GPU has no clusters, a block is alone and does all.
  */
 #ifndef GB_GPU_ROUTE_CUH
 #define GB_GPU_ROUTE_CUH
 
+#include <cfloat>
 #include <type_traits>
 
 #include "gpu/dot.cuh"
@@ -38,37 +40,57 @@ __device__ __forceinline__ uint32_t gb_cluster_size()
     return size;
 }
 
-/* What a block of a cluster is sent: a barrier in shared memory that counts the bytes, of which `bytes` will come to
- * this block. By all threads of the cluster, before anything is sent. */
-__device__ __forceinline__ void gb_expect(uint64_t *barrier, uint32_t bytes)
+/* What a block of a cluster is sent: two barriers in shared memory that count bytes, of which so many will come to this
+ * block. By all threads of the cluster, before anything is sent. */
+__device__ __forceinline__ void gb_expect(uint64_t (&barriers)[2], uint32_t first_bytes, uint32_t second_bytes)
 {
 #if __CUDA_ARCH__ >= 900
-    const uint32_t address = (uint32_t)__cvta_generic_to_shared(barrier);
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(barriers);
     if (threadIdx.x == 0)
         asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n"
+                     "mbarrier.init.shared::cta.b64 [%0 + 8], 1;\n"
                      "fence.mbarrier_init.release.cluster;" ::"r"(address)
                      : "memory");
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
     if (threadIdx.x == 0)
-        asm volatile("mbarrier.arrive.expect_tx.relaxed.cluster.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
+        asm volatile("mbarrier.arrive.expect_tx.relaxed.cluster.shared::cta.b64 _, [%0], %1;\n"
+                     "mbarrier.arrive.expect_tx.relaxed.cluster.shared::cta.b64 _, [%0 + 8], %2;" ::"r"(address),
+                     "r"(first_bytes), "r"(second_bytes)
                      : "memory");
 #endif
 }
 
-/* Sends a value to the cluster's block `rank`, to the place that `to` has in this block's shared memory. */
-__device__ __forceinline__ void gb_send(float *to, uint64_t *barrier, uint32_t rank, float value)
+/* Sends 1, 2 or 4 words to the cluster's block `rank`, to the place that `to`, aligned to all of them, has in this
+ * block's shared memory. */
+template <uint32_t Count>
+__device__ __forceinline__ void gb_send(uint32_t *to, uint64_t *barrier, uint32_t rank, const uint32_t (&values)[Count])
 {
+    static_assert(Count == 1 || Count == 2 || Count == 4, "what st.async sends");
 #if __CUDA_ARCH__ >= 900
     uint32_t place, counter;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"((uint32_t)__cvta_generic_to_shared(to)), "r"(rank));
     asm("mapa.shared::cluster.u32 %0, %1, %2;"
         : "=r"(counter)
         : "r"((uint32_t)__cvta_generic_to_shared(barrier)), "r"(rank));
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(place),
-                 "r"(__float_as_uint(value)), "r"(counter)
-                 : "memory");
+    const auto bits = [&](uint32_t i) { return values[i < Count ? i : 0]; };
+    if (Count == 4)
+        asm volatile(
+            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                place),
+            "r"(bits(0)), "r"(bits(1)), "r"(bits(2)), "r"(bits(3)), "r"(counter)
+            : "memory");
+    else if (Count == 2)
+        asm volatile(
+            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(place),
+            "r"(bits(0)), "r"(bits(1)), "r"(counter)
+            : "memory");
+    else
+        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(place),
+                     "r"(bits(0)), "r"(counter)
+                     : "memory");
 #else
-    *to = value;
+    for (uint32_t i = 0; i < Count; i++)
+        to[i] = values[i];
 #endif
 }
 
@@ -128,7 +150,9 @@ template <uint32_t Later> __device__ __forceinline__ void gb_wait_for_group()
 /*
  * Dot products of the block's experts, every size-th Rows of them from `rank` on, with Tokens tokens, of which `tokens`
  * exist; the others are computed unseen. Weights are under way before the kernel in front has ended; then waited().
- * staged: room for x of the tokens; ring: of ring_bytes. finish(expert, t, sum): takes the dot product, in one lane.
+ * staged: room for x of the tokens; ring: of ring_bytes. finish(expert, sum), by a warp: takes the dot products of Rows
+ * experts from this one on, if there are so many; lane n * (32 / (Rows * Tokens)) has that of the expert n / Tokens
+ * further on and token n % Tokens.
  */
 template <class Shape, class Waited, class Finish>
 __device__ __forceinline__ void gb_find_logits(const gb_arguments &a, uint32_t rank, uint32_t size, uint32_t tokens,
@@ -238,10 +262,7 @@ __device__ __forceinline__ void gb_find_logits(const gb_arguments &a, uint32_t r
         }
         if (!last)
             continue;
-        const float sum = gb_butterfly<32, Count>(acc);
-        const uint32_t n = lane / (32 / Count);
-        if (lane % (32 / Count) == 0 && expert + n / Tokens < experts)
-            finish(expert + n / Tokens, n % Tokens, sum);
+        finish(expert, gb_butterfly<32, Count>(acc));
 #pragma unroll
         for (uint32_t i = 0; i < Count; i++)
             acc[0][i] = 0.0f;
@@ -299,13 +320,14 @@ struct gb_cuda_token {
     float *score;        /* [experts, with room] */
     float *weight;       /* [top_k, with room] */
     uint4 *part;         /* uint32 [warps, 4], the rank of the first expert of 8 threads */
-    uint64_t *key;       /* [experts], of logits, and then of choices */
+    float *logit;        /* [gb_route_logits], aligned to 16 bytes */
+    uint64_t *key;       /* [experts], of choices */
     uint64_t *candidate; /* [experts, at least gb_route_few], keys */
     uint64_t *first;     /* [top_k, at least gb_route_few], the candidates in order */
     uint64_t *group;     /* [groups], keys */
-    float *logit;        /* [experts] */
     float *choice;       /* [experts] */
-    float *sum;          /* [1 + warps] */
+    float *sum;          /* [1] */
+    uint32_t *of_warps;  /* [warps] */
     uint32_t *count;     /* of the candidates */
     uint32_t *lowest;    /* the rank of the last part that is among the first top_k */
 
@@ -316,12 +338,13 @@ struct gb_cuda_token {
     }
 };
 
-/* Values that are added one after the other lie in so many at once, zeros behind the last. */
-constexpr uint32_t gb_route_batch = 16;
+/* Values that are added one after the other are loaded so many ahead, zeros behind the last: of scores, more than it
+ * takes to load them beside another kernel's blocks. */
+constexpr uint32_t gb_route_scores_ahead = 64, gb_route_weights_ahead = 16;
 
-__host__ __device__ constexpr uint32_t gb_route_room(uint32_t count)
+__host__ __device__ constexpr uint32_t gb_route_room(uint32_t count, uint32_t ahead)
 {
-    return (count + gb_route_batch - 1) / gb_route_batch * gb_route_batch;
+    return (count + ahead - 1) / ahead * ahead;
 }
 
 /* Candidates of a warp, and of all warps, where there are few; and experts of a thread. */
@@ -333,10 +356,20 @@ __host__ __device__ constexpr uint32_t gb_route_keys(uint32_t count)
     return count < gb_route_few ? gb_route_few : count;
 }
 
+/* Experts that gb_rank_early ranks at most, and those that it takes at once: others are so small that they change
+ * nothing. */
+constexpr uint32_t gb_route_early = 512, gb_route_at_once = 128;
+
+__host__ __device__ constexpr uint32_t gb_route_logits(uint32_t experts)
+{
+    return (experts + gb_route_at_once - 1) / gb_route_at_once * gb_route_at_once;
+}
+
 inline size_t gb_route_shared_bytes(uint32_t experts, uint32_t top_k, uint32_t groups)
 {
     return sizeof(float) *
-               (gb_route_room(experts) + gb_route_room(top_k) + 32 + 2 * (size_t)experts + 1 + gb_route_warps + 2) +
+               ((size_t)gb_route_room(experts, gb_route_scores_ahead) + gb_route_room(top_k, gb_route_weights_ahead) +
+                32 + gb_route_logits(experts) + experts + 1 + gb_route_warps + 2) +
            sizeof(uint64_t) * ((size_t)experts + gb_route_keys(experts) + gb_route_keys(top_k) + groups);
 }
 
@@ -344,16 +377,17 @@ inline size_t gb_route_shared_bytes(uint32_t experts, uint32_t top_k, uint32_t g
 __device__ __forceinline__ gb_cuda_token gb_token_at(char *at, uint32_t experts, uint32_t top_k, uint32_t groups)
 {
     gb_cuda_token t = {experts, top_k, (float *)at};
-    t.weight = t.score + gb_route_room(experts);
-    t.part = (uint4 *)(t.weight + gb_route_room(top_k));
-    t.key = (uint64_t *)(t.part + gb_route_warps);
+    t.weight = t.score + gb_route_room(experts, gb_route_scores_ahead);
+    t.part = (uint4 *)(t.weight + gb_route_room(top_k, gb_route_weights_ahead));
+    t.logit = (float *)(t.part + gb_route_warps);
+    t.key = (uint64_t *)(t.logit + gb_route_logits(experts));
     t.candidate = t.key + experts;
     t.first = t.candidate + gb_route_keys(experts);
     t.group = t.first + gb_route_keys(top_k);
-    t.logit = (float *)(t.group + groups);
-    t.choice = t.logit + experts;
+    t.choice = (float *)(t.group + groups);
     t.sum = t.choice + experts;
-    t.count = (uint32_t *)(t.sum + 1 + gb_route_warps);
+    t.of_warps = (uint32_t *)(t.sum + 1);
+    t.count = t.of_warps + gb_route_warps;
     t.lowest = t.count + 1;
     return t;
 }
@@ -364,18 +398,19 @@ __device__ __forceinline__ float gb_bf16_value(float value)
 }
 
 /* In order. The next values are under way while these are added. A zero behind them changes no sum of q. */
-__device__ __forceinline__ float gb_sum_in_order(const float *values, uint32_t count)
+template <uint32_t Ahead> __device__ __forceinline__ float gb_sum_in_order(const float *values, uint32_t count)
 {
     const float4 *from = (const float4 *)values;
-    float4 next[gb_route_batch / 4];
+    float4 next[Ahead / 4];
     float sum = 0.0f;
 #pragma unroll
-    for (uint32_t k = 0; k < gb_route_batch / 4; k++)
+    for (uint32_t k = 0; k < Ahead / 4; k++)
         next[k] = from[k];
-    for (uint32_t i = 0; i < count; i += gb_route_batch) {
-        from += i + gb_route_batch < count ? gb_route_batch / 4 : 0;
+#pragma unroll 1
+    for (uint32_t i = 0; i < count; i += Ahead) {
+        from += i + Ahead < count ? Ahead / 4 : 0;
 #pragma unroll
-        for (uint32_t k = 0; k < gb_route_batch / 4; k++) {
+        for (uint32_t k = 0; k < Ahead / 4; k++) {
             const float4 now = next[k];
             next[k] = from[k];
             sum = __fadd_rn(__fadd_rn(__fadd_rn(__fadd_rn(sum, now.x), now.y), now.z), now.w);
@@ -384,20 +419,28 @@ __device__ __forceinline__ float gb_sum_in_order(const float *values, uint32_t c
     return sum;
 }
 
-/* values: with room for gb_route_room(count), value i of thread i % gb_route_threads. It becomes q = exp(values[i] -
- * the one that ranks first); the sum of all q, in order. largest: the rank of the thread's first. */
-__device__ __forceinline__ float gb_softmax_sum(float *values, uint32_t count, uint32_t largest, float *sum)
+/* values: with room for gb_route_room(count, Ahead), value i of thread i % gb_route_threads. It becomes q =
+ * exp(values[i] - the one that ranks first). largest: the rank of the thread's first. of_warps: [warps]. Returns when
+ * all q are there: true if `is` is of every thread. */
+template <uint32_t Ahead>
+__device__ __forceinline__ bool gb_softmax_terms(float *values, uint32_t count, uint32_t largest, uint32_t *of_warps,
+                                                 bool is)
 {
-    uint32_t *of_warps = (uint32_t *)(sum + 1);
     of_warps[threadIdx.x / 32] = __reduce_max_sync(0xFFFFFFFFu, largest);
     __syncthreads();
     largest = __reduce_max_sync(0xFFFFFFFFu, of_warps[threadIdx.x % gb_route_warps]);
 #pragma unroll 1
-    for (uint32_t i = threadIdx.x; i < gb_route_room(count); i += gb_route_threads)
+    for (uint32_t i = threadIdx.x; i < gb_route_room(count, Ahead); i += gb_route_threads)
         values[i] = i < count ? gb_cuda_exp(__fsub_rn(values[i], gb_value_of(largest))) : 0.0f;
-    __syncthreads();
+    return __syncthreads_and(is);
+}
+
+/* Of q that are there, the sum in order. */
+template <uint32_t Ahead>
+__device__ __forceinline__ float gb_softmax_sum(const float *values, uint32_t count, float *sum)
+{
     if (threadIdx.x / 32 == 0) {
-        const float all = gb_sum_in_order(values, count);
+        const float all = gb_sum_in_order<Ahead>(values, count);
         if (threadIdx.x == 0)
             *sum = all;
     }
@@ -422,42 +465,12 @@ __device__ __forceinline__ void gb_add_candidate(const gb_cuda_token &t, bool is
         t.candidate[place] = key;
 }
 
-/* Whether the choice is the score, unbiased, and this a quotient of q, so that the logits may tell who is chosen. */
-__device__ __forceinline__ bool gb_ranks_early(const gb_router &router)
+/* Step 1 of one logit, which is a dot product so far. */
+__device__ __forceinline__ float gb_finish_logit(const gb_router &router, const float *bias, uint32_t expert, float l)
 {
-    const bool unbiased = router.bias == GB_ROUTER_BIAS_NONE || router.bias == GB_ROUTER_BIAS_LOGIT;
-    const bool scores = router.nonfinite == GB_ROUTER_NONFINITE_KEPT || router.nonfinite == GB_ROUTER_NONFINITE_ZERO;
-    return gb_is_softmax(router) && unbiased && router.groups == 1 && scores;
-}
-
-/* By the whole block, when it has chosen. told: of gb_tell, or NULL. */
-__device__ __forceinline__ void gb_tell_choice(const gb_cuda_token &t, uint64_t *told)
-{
-#pragma unroll 1
-    for (uint32_t j = threadIdx.x; told && j < t.top_k; j += gb_route_threads)
-        gb_tell(told, j, t.slot(j));
-}
-
-/* Step 1. The logits are dot products so far. Returns the rank of the thread's first. */
-__device__ __forceinline__ uint32_t gb_finish_logits(const gb_router &router, const float *bias, const gb_cuda_token &t)
-{
-    uint32_t largest = 0;
-    const auto finish = [&](uint32_t e, float l) {
-        if (router.bias == GB_ROUTER_BIAS_LOGIT)
-            l = __fadd_rn(l, bias[e]);
-        l = router.logits == GB_BF16 ? gb_bf16_value(l) : l;
-        t.logit[e] = t.score[e] = l;
-        t.key[e] = gb_key(l, e);
-        largest = max(largest, gb_rank_of(l));
-    };
-#pragma unroll 1
-    for (uint32_t e = threadIdx.x; e < t.experts; e += 2 * gb_route_threads) { /* two side by side */
-        const uint32_t other = e + gb_route_threads < t.experts ? e + gb_route_threads : e;
-        const float l = t.logit[e], m = t.logit[other];
-        finish(e, l);
-        finish(other, m);
-    }
-    return largest;
+    if (router.bias == GB_ROUTER_BIAS_LOGIT)
+        l = __fadd_rn(l, bias[expert]);
+    return router.logits == GB_BF16 ? gb_bf16_value(l) : l;
 }
 
 /* Steps 2 and 3. Of a softmax, the scores are q so far, and `sum` is theirs. */
@@ -546,43 +559,24 @@ __device__ __forceinline__ uint32_t gb_lowest_rank(uint32_t mine, const gb_cuda_
     return *t.lowest;
 }
 
-/* A rank, less so much of its value. */
-__device__ __forceinline__ uint32_t gb_rank_below(uint32_t rank, float apart)
+/* Step 5, where candidates are few: true if they were; otherwise slots hold anything. A candidate's slot is how many
+ * are before it. */
+__device__ __forceinline__ bool gb_choose_few(const gb_cuda_token &t)
 {
-    return rank ? gb_rank_of(__fsub_rn(gb_value_of(rank), apart)) : 0;
-}
-
-/*
- * Step 5, where candidates are few: true if they were; otherwise slots hold anything. A candidate's slot is how many
- * are before it.
- *
- * ByLogits: by logits, true only if that is step 5 by the scores too. Logits that differ by 2^-15, and by no more than
- * 64 from the largest, have scores that are no subnormal numbers and differ by a factor of e^(2^-15), less what is
- * rounded: both differences from the largest, by 2^-18 each, and e^x, the quotients and a product, by less than 2^-20
- * of themselves in all. Equal ones have equal scores. So the order is that of the scores if every two candidates are
- * equal or so far apart; and others are 2^-15 below whoever is chosen. Where a logit is NaN or +infinity, no quotient
- * is a number.
- */
-template <bool ByLogits> __device__ __forceinline__ bool gb_choose_few(const gb_cuda_token &t)
-{
-    constexpr float apart = ByLogits ? 0x1p-15f : 0.0f, within = ByLogits ? 64.0f : INFINITY;
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, infinity = gb_rank_of(INFINITY);
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint64_t *const of_warp = t.candidate + gb_route_few_of_warp * warp, key[gb_route_few_of_thread];
     uint32_t largest = 0, count = 0;
-    bool sound = true;
     if (t.experts > gb_route_few_of_thread * gb_route_threads)
         return false;
 #pragma unroll
     for (uint32_t i = 0; i < gb_route_few_of_thread; i++) {
-        const uint32_t e = threadIdx.x + i * gb_route_threads, rank = e < t.experts ? gb_key_rank(t.key[e]) : 0;
-        key[i] = e < t.experts ? (uint64_t)rank << 32 | ~e : 0;
-        sound &= !ByLogits || !key[i] || (rank > 0 && rank < infinity);
-        largest = max(largest, rank);
+        const uint32_t e = threadIdx.x + i * gb_route_threads;
+        key[i] = e < t.experts ? t.key[e] : 0;
+        largest = max(largest, gb_key_rank(key[i]));
     }
     if (lane < gb_route_few_of_warp)
         of_warp[lane] = 0;
-    const uint32_t least = gb_rank_below(gb_lowest_rank(largest, t), apart);
-    largest = __reduce_max_sync(0xFFFFFFFFu, ((const uint32_t *)t.part)[lane]);
+    const uint32_t least = gb_lowest_rank(largest, t);
 #pragma unroll
     for (uint32_t i = 0; i < gb_route_few_of_thread; i++) {
         const bool is = key[i] && gb_key_rank(key[i]) >= least;
@@ -593,25 +587,17 @@ template <bool ByLogits> __device__ __forceinline__ bool gb_choose_few(const gb_
     }
     __syncthreads();
     const uint64_t others[2] = {t.candidate[lane], t.candidate[lane + 32]};
-    const float of_others[2] = {gb_value_of(gb_key_rank(others[0])), gb_value_of(gb_key_rank(others[1]))};
-    const float highest = gb_value_of(largest);
-    sound = sound && count <= gb_route_few_of_warp;
 #pragma unroll 2
     for (uint32_t i = 0; i < min(count, gb_route_few_of_warp); i++) {
         const uint64_t one = of_warp[i];
-        const float value = gb_value_of(gb_key_rank(one));
         uint32_t before = 0;
-        sound &= !(__fsub_rn(highest, value) > within);
 #pragma unroll
-        for (uint32_t k = 0; k < 2; k++) {
-            const float from = fabsf(__fsub_rn(of_others[k], value)); /* NaN: there is no other */
+        for (uint32_t k = 0; k < 2; k++)
             before += __popc(__ballot_sync(0xFFFFFFFFu, others[k] > one));
-            sound &= from == 0.0f || !(from < apart);
-        }
         if (lane == 0)
             t.first[before] = one;
     }
-    return __syncthreads_and(sound);
+    return __syncthreads_and(count <= gb_route_few_of_warp);
 }
 
 /* Step 5 of keys that are there, for however many candidates: those that rank no lower than top_k others. */
@@ -643,10 +629,8 @@ __device__ __forceinline__ void gb_choose_many(const gb_cuda_token &t)
     __syncthreads();
 }
 
-/* Step 6; zeros behind the last weight. score(e): of an expert. */
-template <class Score>
-__device__ __forceinline__ void gb_find_weights(const gb_router &router, const float *bias, const gb_cuda_token &t,
-                                                const Score &score)
+/* Step 6; zeros behind the last weight. */
+__device__ __forceinline__ void gb_find_weights(const gb_router &router, const float *bias, const gb_cuda_token &t)
 {
     float sum = 1.0f;
     uint32_t largest = 0;
@@ -657,11 +641,12 @@ __device__ __forceinline__ void gb_find_weights(const gb_router &router, const f
             t.score[e] = t.logit[e];
             largest = max(largest, gb_rank_of(t.logit[e]));
         }
-        sum = gb_softmax_sum(t.score, t.experts, largest, t.sum);
+        gb_softmax_terms<gb_route_scores_ahead>(t.score, t.experts, largest, t.of_warps, true);
+        sum = gb_softmax_sum<gb_route_scores_ahead>(t.score, t.experts, t.sum);
         largest = 0;
     }
 #pragma unroll 1
-    for (uint32_t j = threadIdx.x; j < gb_route_room(t.top_k); j += gb_route_threads) {
+    for (uint32_t j = threadIdx.x; j < gb_route_room(t.top_k, gb_route_weights_ahead); j += gb_route_threads) {
         const uint32_t e = t.slot(min(j, t.top_k - 1));
         float w;
         if (router.weight == GB_ROUTER_WEIGHT_SOFTMAX_CHOSEN)
@@ -673,12 +658,13 @@ __device__ __forceinline__ void gb_find_weights(const gb_router &router, const f
         else if (router.bias == GB_ROUTER_BIAS_LOSSY)
             w = __fsub_rn(t.choice[e], bias[e]);
         else
-            w = score(e);
+            w = t.score[e];
         t.weight[j] = j < t.top_k ? w : 0.0f;
         largest = max(largest, gb_rank_of(w));
     }
     if (router.weight == GB_ROUTER_WEIGHT_SOFTMAX_CHOSEN) {
-        sum = gb_softmax_sum(t.weight, t.top_k, largest, t.sum);
+        gb_softmax_terms<gb_route_weights_ahead>(t.weight, t.top_k, largest, t.of_warps, true);
+        sum = gb_softmax_sum<gb_route_weights_ahead>(t.weight, t.top_k, t.sum);
 #pragma unroll 1
         for (uint32_t j = threadIdx.x; j < t.top_k; j += gb_route_threads)
             t.weight[j] = __fdiv_rn(t.weight[j], sum);
@@ -708,16 +694,15 @@ __device__ __forceinline__ float gb_renormalised(const gb_router &router, bool w
     return router.weights == GB_BF16 ? gb_bf16_value(w) : w;
 }
 
-/* Steps 7 and 8. */
+/* Steps 7 and 8 of weights that are there, of slot j by thread j % gb_route_threads, `thread`. */
 __device__ __forceinline__ void gb_put_weights(const gb_router &router, const gb_arguments &a, uint32_t token,
-                                               uint64_t *told, const gb_cuda_token &t)
+                                               uint64_t *told, const gb_cuda_token &t, uint32_t thread)
 {
-    __syncthreads();
-    float s = __fadd_rn(gb_sum_in_order(t.weight, t.top_k), router.epsilon);
+    float s = __fadd_rn(gb_sum_in_order<gb_route_weights_ahead>(t.weight, t.top_k), router.epsilon);
     if (router.zero_sum_is_one && !(s > 0.0f))
         s = 1.0f;
 #pragma unroll 1
-    for (uint32_t j = threadIdx.x; j < t.top_k; j += gb_route_threads) {
+    for (uint32_t j = thread; j < t.top_k; j += gb_route_threads) {
         const size_t pair = (size_t)token * t.top_k + j;
         const float w = gb_renormalised(router, t.top_k >= router.renormalise_from, t.weight[j], s);
         a.routed_ids[pair] = (int32_t)t.slot(j);
@@ -729,28 +714,152 @@ __device__ __forceinline__ void gb_put_weights(const gb_router &router, const gb
     }
 }
 
-/* The block's token, all of whose logits are there: steps 1 to 8. */
+/* Whether the weight is the score, so is the choice, unbiased, and this a quotient of q, so that logits may show who is
+ * chosen; and a warp has a lane for each. */
+__device__ __forceinline__ bool gb_ranks_early(const gb_router &router, uint32_t top_k)
+{
+    const bool unbiased = router.bias == GB_ROUTER_BIAS_NONE || router.bias == GB_ROUTER_BIAS_LOGIT;
+    const bool scores = router.nonfinite == GB_ROUTER_NONFINITE_KEPT || router.nonfinite == GB_ROUTER_NONFINITE_ZERO;
+    return gb_is_softmax(router) && router.weight == GB_ROUTER_WEIGHT_SCORE && unbiased && router.groups == 1 &&
+           scores && top_k <= 32;
+}
+
+/*
+ * By a warp: ranks the experts `first` and Count - 1 more by logits, of which none is NaN or infinite; otherwise it
+ * does nothing. Of those that are chosen, block 0 is sent keys, to slots: an expert's is how many are before it. Their
+ * rank is 1, and they are told, if the scores show the same, or else 0.
+ *
+ * Logits that differ by 2^-15, and of which the greater is no more than 64 below the largest, have scores that differ
+ * by a factor of e^(2^-15), less what is rounded: both differences from the largest, by 2^-18 of 64 each, and e^x, the
+ * quotients and a product, by less than 2^-20 of themselves in all; the lesser may be subnormal or 0, the greater not.
+ * Equal logits have equal scores. So an expert is in the slot that step 5 finds by the scores if every logit is equal
+ * to its own or so far apart from it.
+ *
+ * The loops are short: of code that runs once, it is the instructions that are waited for.
+ */
+template <uint32_t Count>
+__device__ __forceinline__ void gb_rank_early(const gb_cuda_token &t, uint32_t first, uint64_t *chosen, uint64_t *told)
+{
+    constexpr uint32_t full = 0xFFFFFFFFu, bits = 10, in_word = 32 / bits;
+    static_assert(gb_route_early < 1u << bits && Count <= 2 * in_word, "numbers of experts in two words");
+    const uint32_t lane = threadIdx.x % 32, room = gb_route_logits(t.experts);
+    float own[Count];
+    uint32_t greater[Count] = {}, largest = 0;
+#pragma unroll
+    for (uint32_t n = 0; n < Count; n++)
+        own[n] = t.logit[min(first + n, room - 1)];
+#pragma unroll 4
+    for (uint32_t i = lane; i < room; i += 32) {
+        const float other = t.logit[i];
+        largest = max(largest, __float_as_uint(fabsf(other)));
+#pragma unroll
+        for (uint32_t n = 0; n < Count; n++) /* by signs, of which there are more than predicates */
+            greater[n] += __float_as_uint(__fsub_rn(own[n], other)) >> 31;
+    }
+    if (__any_sync(full, largest >= __float_as_uint(INFINITY)))
+        return;
+    uint32_t words[2] = {};
+#pragma unroll
+    for (uint32_t n = 0; n < Count; n++)
+        words[n / in_word] |= greater[n] << bits * (n % in_word);
+    const uint64_t before = __reduce_add_sync(full, words[0]) | (uint64_t)__reduce_add_sync(full, words[1])
+                                                                    << bits * in_word;
+#pragma unroll 1
+    for (uint32_t n = 0; n < Count && first + n < t.experts; n++) {
+        uint32_t slot = before >> bits * n & ((1u << bits) - 1), equal = 0, least = UINT32_MAX;
+        if (slot >= t.top_k)
+            continue;
+        const float mine = t.logit[first + n];
+        float highest = 0.0f;
+#pragma unroll 4
+        for (uint32_t i = lane; i < room; i += 32) {
+            const float above = __fsub_rn(t.logit[i], mine);
+            const uint32_t apart = __float_as_uint(fabsf(above)) - 1; /* 0 is the greatest of all distances */
+            highest = fmaxf(highest, above);
+            least = min(least, apart);
+            equal += i < first + n ? apart >> 31 : 0;
+        }
+        const bool shown = __all_sync(full, highest <= 64.0f && least >= __float_as_uint(0x1p-15f) - 1);
+        slot += __reduce_add_sync(full, equal);
+        if (slot >= t.top_k || lane > 0)
+            continue;
+        if (told &&
+            shown) { /* after block 0 took it back and then sent its logits, and before that one tells a weight */
+            gb_tell(told, slot, first + n);
+            __threadfence();
+        }
+        gb_send((uint32_t *)&t.first[slot], chosen, 0, {~(first + n), (uint32_t)shown});
+    }
+}
+
+/* Barrier 1 of the block, of two warps. */
+__device__ __forceinline__ void gb_meet()
+{
+    asm volatile("bar.sync 1, 64;" ::: "memory");
+}
+
+/* Steps 6 to 8 by a warp, if gb_rank_early has chosen every slot, after it has met the one that adds all q. */
+__device__ __forceinline__ bool gb_weigh_early(const gb_router &router, const gb_arguments &a, uint32_t token,
+                                               uint64_t *chosen, uint64_t *told, const gb_cuda_token &t)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    gb_receive(chosen);
+    const bool shown = __all_sync(0xFFFFFFFFu, lane >= t.top_k || gb_key_rank(t.first[lane]) == 1);
+    const float q = shown && lane < t.top_k ? t.score[t.slot(lane)] : 0.0f;
+    gb_meet();
+    if (!shown)
+        return false;
+    if (lane < gb_route_room(t.top_k, gb_route_weights_ahead))
+        t.weight[lane] = lane < t.top_k ? gb_score(router, q, *t.sum) : 0.0f;
+    __syncwarp();
+    gb_put_weights(router, a, token, told, t, lane);
+    return true;
+}
+
+/* The block's token, all of whose logits are there: steps 2 to 8. chosen: where keys come of those that gb_rank_early
+ * has ranked, or NULL. */
 __device__ __forceinline__ void gb_route_token(const gb_router &router, const gb_arguments &a, uint32_t token,
-                                               uint64_t *told, const gb_cuda_token &t)
+                                               uint64_t *chosen, uint64_t *told, const gb_cuda_token &t)
 {
     float sum = 1.0f;
-    const uint32_t largest = gb_finish_logits(router, a.router_bias, t);
-    const bool early = gb_ranks_early(router) && gb_choose_few<true>(t);
-    if (early)
-        gb_tell_choice(t, told);
-    if (gb_is_softmax(router))
-        sum = gb_softmax_sum(t.score, t.experts, largest, t.sum);
-    if (!early) {
-        gb_find_choices(router, a.router_bias, sum, t);
-        if (router.groups > 1)
-            gb_mask_groups(router, t);
-        if (!gb_choose_few<false>(t))
-            gb_choose_many(t);
-        gb_tell_choice(t, told);
+    uint32_t largest = 0;
+    bool finite = true;
+#pragma unroll 1
+    for (uint32_t e = threadIdx.x; e < t.experts; e += gb_route_threads) {
+        const float l = t.logit[e];
+        t.score[e] = l;
+        largest = max(largest, gb_rank_of(l));
+        finite &= isfinite(l);
     }
-    gb_find_weights(router, a.router_bias, t,
-                    [&](uint32_t e) { return early ? gb_score(router, t.score[e], sum) : t.score[e]; });
-    gb_put_weights(router, a, token, told, t);
+    if (gb_is_softmax(router)) {
+        const bool early =
+            gb_softmax_terms<gb_route_scores_ahead>(t.score, t.experts, largest, t.of_warps, finite) && chosen;
+        const uint32_t warp = threadIdx.x / 32;
+        bool done = false;
+        if (warp == 0) {
+            sum = gb_sum_in_order<gb_route_scores_ahead>(t.score, t.experts);
+            if (threadIdx.x == 0)
+                *t.sum = sum;
+            if (early)
+                gb_meet();
+        } else if (warp == 1 && early) {
+            done = gb_weigh_early(router, a, token, chosen, told, t);
+        }
+        if (__syncthreads_or(done))
+            return;
+        sum = *t.sum;
+    }
+    gb_find_choices(router, a.router_bias, sum, t);
+    if (router.groups > 1)
+        gb_mask_groups(router, t);
+    if (!gb_choose_few(t))
+        gb_choose_many(t);
+#pragma unroll 1
+    for (uint32_t j = threadIdx.x; told && j < t.top_k; j += gb_route_threads)
+        gb_tell(told, j, t.slot(j)); /* what gb_rank_early has told is the same */
+    gb_find_weights(router, a.router_bias, t);
+    __syncthreads();
+    gb_put_weights(router, a, token, told, t, threadIdx.x);
 }
 
 /* Cluster y: tokens y * Tokens .. told: NULL, or of one token, where the next kernels hear ids and weights. */
@@ -759,32 +868,59 @@ __global__ void __launch_bounds__(gb_route_threads) __maxnreg__(Shape::registers
     gb_route_kernel(const __grid_constant__ struct gb_router router, const __grid_constant__ struct gb_arguments a,
                     uint64_t *told)
 {
-    constexpr uint32_t Tokens = Shape::Tokens;
+    constexpr uint32_t Tokens = Shape::Tokens, Rows = Shape::Rows;
     extern __shared__ float4 shared[];
-    __shared__ uint64_t sent;
+    __shared__ uint64_t sent[2]; /* logits, and keys of the chosen */
     const uint32_t experts = a.shape.experts, top_k = a.shape.top_k, first = blockIdx.y * Tokens;
     const uint32_t tokens = min(Tokens, a.shape.tokens - first), rank = gb_cluster_rank(), size = gb_cluster_size();
     uint4 *ring = (uint4 *)shared, *staged = ring + Shape::ring_bytes / sizeof(uint4);
     const gb_cuda_token t =
         gb_token_at((char *)(staged + Tokens * gb_chunks<gb_cuda_bf16>(a.shape.hidden)), experts, top_k, router.groups);
+    const bool early = Tokens == 1 && size > 1 && experts <= gb_route_early && gb_ranks_early(router, top_k);
+    const uint32_t receivers = early ? size : tokens, lane = threadIdx.x % 32;
+    const uint32_t values = Tokens > 1 ? experts : (experts + Rows - 1) / Rows * Rows;
     if (!told || rank > 0)
         gb_let_next_start();
-    gb_expect(&sent, rank < tokens ? experts * sizeof(float) : 0);
+    for (uint32_t e = experts + threadIdx.x; e < gb_route_logits(experts); e += gb_route_threads)
+        t.logit[e] = -FLT_MAX;
+    gb_expect(sent, rank < receivers ? values * sizeof(float) : 0, early && rank == 0 ? top_k * sizeof(uint64_t) : 0);
     const auto waited = [&] {
         if (told && rank == 0 && threadIdx.x + 32 >= gb_route_threads) {
             gb_tell_later(told, 2 * top_k);
             gb_let_next_start();
         }
     };
-    const auto send = [&](uint32_t expert, uint32_t token, float sum) {
-        if (token < tokens)
-            gb_send(&t.logit[expert], &sent, token, sum);
+    const auto finished = [&](uint32_t expert, float sum) {
+        return __float_as_uint(expert < experts ? gb_finish_logit(router, a.router_bias, expert, sum) : -FLT_MAX);
+    };
+    const auto send = [&](uint32_t expert, float sum) {
+        if constexpr (Tokens == 1) {
+            uint32_t own[Rows];
+            const uint32_t mine = finished(expert + lane / (32 / Rows), sum);
+#pragma unroll
+            for (uint32_t n = 0; n < Rows; n++)
+                own[n] = __shfl_sync(0xFFFFFFFFu, mine, n * (32 / Rows));
+            if (lane < receivers)
+                gb_send((uint32_t *)&t.logit[expert], sent, lane, own);
+        } else {
+            constexpr uint32_t lanes = 32 / (Rows * Tokens);
+            const uint32_t of = expert + lane / lanes / Tokens, token = lane / lanes % Tokens;
+            if (lane % lanes == 0 && of < experts && token < tokens)
+                gb_send((uint32_t *)&t.logit[of], sent, token, {finished(of, sum)});
+        }
     };
     gb_find_logits<Shape>(a, rank, size, tokens, staged, ring, waited, send);
-    if (rank >= tokens)
+    if (rank >= receivers)
         return;
-    gb_receive(&sent);
-    gb_route_token(router, a, first + rank, told, t);
+    gb_receive(sent);
+    if (early && rank > 0) { /* block 0 adds meanwhile, so the others have more experts each */
+        constexpr uint32_t Count = Rows + 1;
+        const uint32_t warps = (size - 1) * gb_route_warps, warp = rank - 1 + threadIdx.x / 32 * (size - 1);
+        for (uint32_t e = warp * Count; e < experts; e += warps * Count)
+            gb_rank_early<Count>(t, e, sent + 1, told);
+    }
+    if (rank < tokens)
+        gb_route_token(router, a, first + rank, early ? sent + 1 : NULL, told, t);
 }
 
 #endif

@@ -78,6 +78,13 @@ struct routed {
             state = state * 6364136223846793005u + 1442695040888963407u;
             w = gb_bf16_encode((float)(int32_t)(state >> 32) * 0x1p-31f);
         }
+        for (uint32_t e = 0; e < shape.experts; e++) { /* of the first three of eight, two logits are equal, one near */
+            gb_bf16 *row = &router[(size_t)e * shape.hidden];
+            if (e % 8 == 1 || e % 8 == 2)
+                memcpy(row, row - shape.hidden, sizeof(gb_bf16) * shape.hidden);
+            if (e % 8 < 3)
+                row[0] = gb_bf16_encode(e % 8 == 2 ? 0x1p-16f : 0.0f);
+        }
         for (uint32_t e = 0; e < shape.experts; e++)
             bias[e] = (float)(e % 5) * 0.0625f;
         before.resize(problem.bytes);
