@@ -65,7 +65,7 @@ GB_API float gb_dot(const struct gb_order *order, const struct gb_weights *weigh
 enum gb_cpu_path {
     GB_CPU_PLAIN = 0,
     GB_CPU_AVX2 = 1,  /* AVX2, FMA and F16C */
-    GB_CPU_AVX512 = 2 /* AVX-512 F, BW and VL */
+    GB_CPU_AVX512 = 2 /* AVX-512 F, BW, VL and VBMI */
 };
 
 /* Whether this CPU has it; false for an unknown path. */

@@ -3,7 +3,8 @@
 paragraph or the one before or after: a link to results/, a command, or a comment `<!-- measured: COMMAND -->`.
 `<!-- not measured: WHY -->` is for what only looks like one. Every record says when, by which command, on what and of
 which commit in history it was made. Times of fma32's rivals in numerics.md are those of the table in docs/results,
-and what docs/results/README.md says of a record is what the record says."""
+and what docs/results/README.md says of a record is what the record says; figures.py has the other figures of pages that are
+held against records. Our commits that pages name are in history, paths of ours exist, and shares in per cent are shares."""
 import glob
 import json
 import os
@@ -11,6 +12,7 @@ import re
 import subprocess
 import sys
 
+from figures import Quotient, is_rounded, page, rows, wrong_figures, wrong_percentages
 from program import SOURCE, expect
 
 UNIT = r"(?:[unµm]s|s|seconds?|minutes?|hours?|[KMGT]i?B/s|[MGT]B|[GT]FLOP/s|[MG]Hz|[KMG]?weights/s|registers|tokens/s)"
@@ -72,6 +74,8 @@ def in_history(commit):
 def lacking(name, text, pages):
     """What a record does not say. pages: those of docs/, of which one has a line about it."""
     row = " ".join(line for line in pages.split("\n") if f"{name})" in line)
+    if name.endswith(".md"):  # what a command wrote as it stands: the paragraphs about it say the rest
+        text += "".join(part for part in pages.split("\n\n") if f"{name})" in part)
     commits = set(re.findall(r"commit\W+([0-9a-f]{7,40})\b", text))
     what = {"a line in docs/": row, "a date": re.search(r"20\d\d-\d\d-\d\d", text),
             "a command": re.search(r'"command": ".|`[^`]+`', text + row), "a commit": commits,
@@ -81,15 +85,19 @@ def lacking(name, text, pages):
     return [need for need, there in what.items() if not there]
 
 
-def page(name):
-    with open(os.path.join(SOURCE, "docs", name), encoding="utf-8") as stream:
-        return stream.read()
-
-
-def rows(text, first):
-    """The cells of the table whose head begins with `first`."""
-    lines = text[text.index(f"\n| {first}") + 1:].split("\n\n")[0].split("\n")
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if not line.startswith("|--")]
+def gone(texts):
+    """Commits of ours that are not in history, and files of ours that are not there. texts: {name: text}."""
+    found, known = [], {}
+    for name, text in texts.items():
+        commits = re.findall(r"\b(?:commits?|of)\s+[0-9a-f]{12}\b(?:\s+and\s+[0-9a-f]{12}\b)?|\bgit show [0-9a-f]{7,40}:|"
+                             r"\| 20\d\d-\d\d-\d\d \| [0-9a-f]{7,40} \|", text)
+        for commit in re.findall(r"(?<![\w-])[0-9a-f]{7,40}\b", " ".join(commits)):
+            known[commit] = known[commit] if commit in known else in_history(commit)
+            found += [f"{name}: commit {commit} is not in history"] if known[commit] is False else []
+        paths = re.findall(r"`((?:tests|gpu|harness|quant|reference|fixtures|python|cmake)/[\w./-]*\w\.(?:cuh?|[ch]|py|sh|md|txt))`", text)
+        found += [f"{name}: there is no {file}" for file in sorted(set(paths)) if not re.match(r"tests/(gemm|kernels|moe)/", file)
+                  and not os.path.exists(os.path.join(SOURCE, file))]  # these three are folders of vLLM and FlashInfer
+    return found
 
 
 def rivals():
@@ -147,7 +155,8 @@ OUTCOMES = {
     "false-alarms-truncated": lambda r: [f"{r['runs']:,} correct kernels", f"{r['alarms']} alarms"],
     "false-alarms-activations": lambda r: [f"{r['runs']:,} correct kernels", f"of {r['with_sums']:,}",
                                            f"{r['alarms']} alarms"],
-    **dict.fromkeys(("mutation", "mutation-fourth", "mutation-fifth", "mutation-sixth", "mutation-seventh"),
+    **dict.fromkeys(("mutation", "mutation-reference", "mutation-second", "mutation-fourth", "mutation-fifth", "mutation-sixth",
+                     "mutation-seventh"),
                     lambda r: ["{} of {} (".format(*r["killed_of"]["all"])]),
     "fuzz": lambda r: [f"{sum(t['executions'] for t in r['targets']):,} executions"],
     "exhaustive-silu": lambda r: [f"{r['differences']} differ; MPFR decided {r['decided_by_mpfr']:,}"],
@@ -167,16 +176,33 @@ def outcomes():
     return wrong
 
 
-found = rivals() + outcomes()
+for text, value, right in (("3,490", 3485.1, True), ("3,480", 3485.1, False), ("115", 115.4, True), ("1.06", 1.054, False),
+                           ("5.2", 5.254, False), ("5.2", Quotient(5.254), True), ("6.1e-03", 0.00606, True), ("0", 1, False),
+                           ("6.1e-03", 0.00616, False), ("15", 15.17, True), ("0", 0, True), ("10", 13, False)):
+    expect(is_rounded(text, value) == right, f"{text} of {value}")
+expect(len(wrong_percentages({"a": "9 of 10 (90.0 %), 1,000 of 3,000 (33.3 %), 9 of 10 (91.0 %)"})) == 1, "percentages")
+expect(len(gone({"a": "commits 0123456789ab and 0123456789ac"})) == 2 * (in_history("0123456789ab") is False), "commits")
+expect(len(gone({"a": "`tests/none.py`, `tests/mutate.py` and `tests/moe/none.py` of vLLM"})) == 1, "paths")
+
+found = rivals() + outcomes() + wrong_figures()
 texts = [os.path.join(SOURCE, name) for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
 for file in texts + sorted(glob.glob(os.path.join(SOURCE, "docs/*.md"))):
     with open(file, encoding="utf-8") as stream:
         found += [f"{os.path.relpath(file, SOURCE)}:{line}: {number}: has no record and no command in its section"
                   for line, number in without_record(stream.read())]
-pages = "".join(open(file, encoding="utf-8").read() for file in glob.glob(os.path.join(SOURCE, "docs/**/*.md"), recursive=True))
-for file in sorted(glob.glob(os.path.join(SOURCE, "docs/results/*.json")) + glob.glob(os.path.join(SOURCE, "docs/results/*.txt"))):
+texts = {}
+for file in glob.glob(os.path.join(SOURCE, "docs/**/*.md"), recursive=True):
     with open(file, encoding="utf-8") as stream:
-        found += [f"{os.path.relpath(file, SOURCE)}: does not say {need}"
-                  for need in lacking(os.path.basename(file), stream.read(), pages)]
+        texts[os.path.relpath(file, SOURCE)] = stream.read()
+for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"):
+    with open(os.path.join(SOURCE, name), encoding="utf-8") as stream:
+        texts[name] = stream.read()
+found += gone(texts) + wrong_percentages(texts)
+pages = "".join(texts.values())
+for file in sorted(glob.glob(os.path.join(SOURCE, "docs/results/20*"))):
+    if not file.endswith(".svg"):
+        with open(file, encoding="utf-8") as stream:
+            found += [f"{os.path.relpath(file, SOURCE)}: does not say {need}"
+                      for need in lacking(os.path.basename(file), stream.read(), pages)]
 if found:
     sys.exit("\n".join(found))
