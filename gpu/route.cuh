@@ -795,7 +795,8 @@ __device__ __forceinline__ void gb_rank_early(const gb_cuda_token &t, uint32_t f
 /* Barrier 1 of the block, of two warps. */
 __device__ __forceinline__ void gb_meet()
 {
-    asm volatile("bar.sync 1, 64;" ::: "memory");
+    __syncwarp();
+    asm volatile("barrier.sync 1, 64;" ::: "memory");
 }
 
 /* Steps 6 to 8 by a warp, if gb_rank_early has chosen every slot, after it has met the one that adds all q. */
