@@ -323,6 +323,8 @@ static struct gb_quantiser random_products(uint64_t *random)
     struct gb_quantiser rules = random_rules(random);
     rules.element = random_below(random, 2) ? GB_E2M1 : GB_E4M3;
     rules.largest = rules.element == GB_E2M1 ? 6 : 448;
+    if (random_below(random, 4) == 0) /* of which no vectors are made */
+        rules.largest = rules.element == GB_E2M1 ? 4 : 240;
     rules.scale = GB_SCALE_E4M3;
     rules.scale_rounding = random_below(random, 4) ? GB_SCALE_NEAREST : GB_SCALE_LLAMA_CPP;
     if (random_below(random, 3))
