@@ -200,6 +200,11 @@ for words, said in ((["probe"], "gaugeblock probe: is run by other commands"), (
     done = run(*words, code=2, stdin=ends[0])
     expect((done.stdout + done.stderr).startswith(said), f"{words}: {done}")
 
+# Without any environment, of which processes that are started have all but a few.
+if not SANITISED:
+    done = subprocess.run([PROGRAM, "verify", fixture, "--subject", FAULTS, "--kernel", "faults/none"], env={}, capture_output=True, text=True)
+    expect(done.returncode == 0, done)
+
 # Of memory a process that reads a file may have twice the file and what its arrays become, and 1 GiB beside what it has
 # then. It is held where it says that there is nothing to read, since nobody reads that.
 full_pipe = os.pipe()
