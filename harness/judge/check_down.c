@@ -153,8 +153,9 @@ enum gb_status down_compare(const struct baseline *b, uint32_t layer, uint32_t t
         difference_of(format, output, format == GB_FP32 ? (const void *)expected : stored, count, &d);
         layer_add_bits(of_layer, "down", format, a.shape.hidden, &d);
         size_t used = strlen(j->reason);
-        if (j->verdict == VERDICT_FAIL && used + 128 < sizeof j->reason)
-            snprintf(j->reason + used, 128, "; from this intermediate, the down projection of layer %u %s", layer,
+        if (j->verdict == VERDICT_FAIL)
+            snprintf(j->reason + used, sizeof j->reason - used,
+                     "; from this intermediate, the down projection of layer %u %s", layer,
                      d.mismatching ? "is wrong too" : "is the reference's in every bit");
     }
     free(expected);

@@ -168,10 +168,9 @@ static void reduce_scales(const uint64_t *scale, enum gb_scale type, struct cove
     for (unsigned s = 0; s < of[COVER_SCALES].possible; s++)
         of[COVER_SCALES].seen += scale[s] > 0;
     of[COVER_ZERO_SCALES].applies = of[COVER_SUBNORMAL_SCALES].applies = e4m3;
-    of[COVER_ZERO_SCALES].seen = e4m3 ? scale[0] : 0;
     of[COVER_SMALLEST_SCALES].applies = !e4m3;
-    of[COVER_SMALLEST_SCALES].seen = e4m3 ? 0 : scale[0];
-    for (unsigned s = 1; s < 8 && e4m3; s++)
+    of[COVER_ZERO_SCALES].seen = of[COVER_SMALLEST_SCALES].seen = scale[0];
+    for (unsigned s = 1; s < 8; s++)
         of[COVER_SUBNORMAL_SCALES].seen += scale[s];
 }
 

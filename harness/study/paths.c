@@ -53,11 +53,10 @@ static const struct gb_recipe *recipe_for(const char *const names[2], const stru
     return NULL;
 }
 
-/* Contract and recipe of activations and order; false if there is none. */
+/* Contract and recipe of activations and order, of a path that has none yet; false if there is none. */
 static bool choose(struct study_path *path, int a, const char *order, enum gb_format weights,
                    const struct gb_shape *shape)
 {
-    path->contract = NULL;
     path->recipe = recipe_for(activations[a].recipes, shape);
     if (activations[a].format != GB_BF16 && !path->recipe)
         return false;

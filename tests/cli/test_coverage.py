@@ -272,6 +272,7 @@ asked(edge, "gate_proj.codes,up_proj.scales=120,x.negative_zeros,slots.empty,dow
 asked(gaussian, "gate_proj.codes,x.negative_zeros,intermediate.ties", "x.negative_zeros 0 of 1, intermediate.ties 0 of 1")
 asked(gaussian, "gate_proj.codes=16", "")
 asked(gaussian, "gate_proj.codes=17", "gate_proj.codes 16 of 17")
+asked(gaussian, "gate_proj.scales", "gate_proj.scales 34 of 127")
 asked(gaussian, "clamp.gate", "clamp.gate (not in this format or activation)")
 asked(one, "experts.all", "")
 asked(one, "experts.idle", "experts.idle 0 of 1")

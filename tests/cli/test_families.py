@@ -143,6 +143,21 @@ for change, words in (({"norm_topk_prob": True}, ["norm_topk_prob", "is true"]),
                       ({"topk_method": "noaux_tc"}, ["topk_method", "'noaux_tc'"])):
     refused(deepseek_v2(**change), "config.json", *words)
 
+# Llama 4: the routing weight multiplies what the expert reads, so that there is no stream of the stack.
+llama4 = Values(model_type="llama4_text", num_experts_per_tok=1, intermediate_size=192).renamed(
+    (".mlp.gate.weight", ".feed_forward.router.weight"), (".mlp.experts.", ".feed_forward.experts."))
+run("import", llama4.write("llama4"), path("deep.h5"), "--tokens", 32)
+with h5py.File(path("deep.h5")) as f:
+    expect(f.attrs["router"].decode() == "transformers.llama4/1" and f.attrs["weighed_input"] == 1 and "stack" not in f,
+           dict(f.attrs))
+    for n in range(2):
+        layer = f[f"layers/{n}"]
+        score = widen(layer["x"][()]) @ widen(layer["router/weight"][()]).T
+        ids = layer["routing/ids"][()]
+        expect((ids[:, 0] == score.argmax(axis=1)).all(), f"Llama 4: ids of layer {n}")
+        expect(np.allclose(layer["truth/routing_weights"][()], 1 / (1 + np.exp(-np.take_along_axis(score, ids, 1))),
+                           rtol=1e-6), f"Llama 4: weights of layer {n}")
+
 # A range without experts, and one that goes around them.
 refused(path("kimi_k2"), "--layers 0-0", "no experts", options=["--layers", 0])
 run("import", path("kimi_k2"), path("deep.h5"), "--layers", "0-1", "--tokens", 2)

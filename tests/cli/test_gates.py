@@ -47,6 +47,13 @@ for key, value in figures.items():
     expect(check["name"] == key and abs(check["value"] - value) < 1e-6 * abs(value), f"{key}: {check} for {value}")
     expect(easy["checks"]["bound"] | {"binding": False, "result": "FAIL"} == easy["checks"]["bound"], "no check binds")
 expect("outside the derived bound" in judge(wrong, gate(checks=["bound"], max_abs=peak), 1)["reason"], "a check binds")
+
+# Sums bind one kind by one: a scale that the one sees before the other does, and one that both see.
+for factor, rms, scale in ((1.0, 0, 0), (1.001, 0, 1), (1.004, 1, 1)):
+    for check, missed in (("rms", rms), ("scale", scale)):
+        reason = judge(truth * factor, gate(checks=[check]), missed).get("reason", "")
+        expect(reason.startswith(f"{check} of" if missed else ""), f"{factor}, {check}: {reason}")
+
 share = 1 - 1 / truth.size
 judge(wrong, gate(atol=1e-4, rtol=0, fraction=share), 0)
 judge(wrong, gate(atol=1e-4, rtol=0), 1)

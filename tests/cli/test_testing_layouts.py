@@ -55,6 +55,9 @@ for format in SHAPES:
         for p, given, *expected in zip(projections(format, name), pack(name, *parts), *parts):
             for experts in (np.arange(EXPERTS), np.array([2, 0])):
                 expect(same(canonical(p, given, experts), expected, experts), f"{p} of {experts}")
+            if LAYOUTS[name].swizzled:  # whatever type its bytes are given in
+                words = given[0], np.ascontiguousarray(given[1]).view(np.int32), *given[2:]
+                expect(same(canonical(p, words, np.arange(EXPERTS)), expected, np.arange(EXPERTS)), f"{p}, scales of four bytes")
 
 # Many blocks of a row, each by itself.
 many = rng.integers(0, 256, (2, 32, 512), np.uint8), rng.integers(0, 256, (2, 32, 32), np.uint8)

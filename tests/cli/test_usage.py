@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad usage: exit 2 and a line that says what to mend; help: exit 0 and an example."""
+import fcntl
 import os
+import resource
 import subprocess
+import time
 
 from kept import expect_kept
-from program import CHECKPOINT, FAULTS, PROGRAM, TMPFILE_FAULT, expect, path, record, refused, run, small
+from program import CHECKPOINT, FAULTS, PROGRAM, SANITISED, TMPFILE_FAULT, expect, path, record, refused, run, small
 
 
 
@@ -196,6 +199,38 @@ for words, said in ((["probe"], "gaugeblock probe: is run by other commands"), (
                                    ["rank", "x", "y"], ["rank", "4294967296", "y"]))):
     done = run(*words, code=2, stdin=ends[0])
     expect((done.stdout + done.stderr).startswith(said), f"{words}: {done}")
+
+# Without any environment, of which processes that are started have all but a few.
+if not SANITISED:
+    done = subprocess.run([PROGRAM, "verify", fixture, "--subject", FAULTS, "--kernel", "faults/none"], env={}, capture_output=True, text=True)
+    expect(done.returncode == 0, done)
+
+# Of memory a process that reads a file may have twice the file and what its arrays become, and 1 GiB beside what it has
+# then. It is held where it says that there is nothing to read, since nobody reads that.
+full_pipe = os.pipe()
+os.write(full_pipe[1], bytes(fcntl.fcntl(full_pipe[1], fcntl.F_SETPIPE_SZ, 4096)))
+unlimited = resource.getrlimit(resource.RLIMIT_AS)[0]
+large, size = path("large"), 3 << 38
+with open(large, "wb") as stream:
+    stream.truncate(size)
+layers = 3 * 70001 * (2 * 8 * 3001 + 2 * 2 * 5 * 4003)
+codes = 2 * (70001 * 32000 + 70001 * 1000 * 4)
+rows, experts, output = 100000007, 3 * 100000003, 60000011 * 224
+for words, arrays in (("", 0), (",3,70001,3001,4003,11,5,", layers), (",codes,,70001,32000,2,3,32,0", codes),
+                      (",ranks,7,3,60000011,224,100000003,5,100000007,0,0,0,0", 4 * experts + rows * (4 + 2 * 224) + 3 * 4 * output),
+                      (",ranks,7,3,60000011,224,100000003,5,100000007,2,2,32,1", 4 * experts + rows * (4 + 224 + 7) + 4 * output)):
+    process = subprocess.Popen([PROGRAM, "probe", *(large + words).split(",")], stdout=full_pipe[1],
+                               env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+    limit, own, end = unlimited, 0, time.monotonic() + 20
+    while not SANITISED and process.poll() is None and limit == unlimited and time.monotonic() < end:
+        limit = resource.prlimit(process.pid, resource.RLIMIT_AS)[0]
+        with open(f"/proc/{process.pid}/statm", encoding="ascii") as stream:
+            own = int(stream.read().split()[0]) * resource.getpagesize() % size  # it may have mapped the file
+    process.kill()
+    process.wait()
+    room = limit - 2 * size - 2 * arrays - (1 << 30)
+    expect(SANITISED or own - (16 << 20) <= room <= own, f"{words}: {limit} bytes, of which {own} before, not {room}")
+os.remove(large)
 
 # A guard that has no descriptors left for a process to guard says so.
 short = subprocess.run(["sh", "-c", f"ulimit -n 4; exec '{PROGRAM}' guard table 1 2"], capture_output=True, text=True, stdin=ends[0])

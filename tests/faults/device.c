@@ -437,6 +437,7 @@ const struct gb_kernel_table *gb_kernels(void)
         KERNEL("remembers", GB_GRAPH_CAPTURABLE, run_remembers),
         KERNEL("refuses", GB_GRAPH_CAPTURABLE, run_refuses),
         KERNEL("elsewhere", GB_GRAPH_CAPTURABLE, run_elsewhere),
+        KERNEL("launched", 0, run_refuses),
         {
             .name = "cuda/remembers-routing",
             .operation = GB_ROUTE,

@@ -53,6 +53,18 @@ static void bytes_refuse_overflow(void **state)
     assert_false(gb_bytes((uint64_t)1 << 31, (uint64_t)1 << 31, 8, 1, &bytes));
 }
 
+static void formats_without_scales(void **state)
+{
+    static const enum gb_format formats[] = {GB_BF16, GB_FP16, GB_FP32};
+    (void)state;
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        const struct gb_format_row *row = gb_format_find(formats[i]);
+        if (row->scales || row->block != 1 || row->block_rows != 1 || row->edges || row->global ||
+            row->full_code != 0.0f || row->weights != (formats[i] == GB_BF16))
+            fail_msg("%s: scales %d of %u x %u", row->name, (int)row->scales, row->block_rows, row->block);
+    }
+}
+
 static void names_of_formats(void **state)
 {
     enum gb_format format = GB_FP32;
@@ -365,6 +377,7 @@ int main(void)
         cmocka_unit_test(status_names),
         cmocka_unit_test(messages_are_cut_to_fit),
         cmocka_unit_test(bytes_refuse_overflow),
+        cmocka_unit_test(formats_without_scales),
         cmocka_unit_test(names_of_formats),
         cmocka_unit_test(sizes_of_rows),
         cmocka_unit_test(sizes_of_weights),

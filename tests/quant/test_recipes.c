@@ -323,6 +323,8 @@ static struct gb_quantiser random_products(uint64_t *random)
     struct gb_quantiser rules = random_rules(random);
     rules.element = random_below(random, 2) ? GB_E2M1 : GB_E4M3;
     rules.largest = rules.element == GB_E2M1 ? 6 : 448;
+    if (random_below(random, 4) == 0) /* of which no vectors are made */
+        rules.largest = rules.element == GB_E2M1 ? 4 : 240;
     rules.scale = GB_SCALE_E4M3;
     rules.scale_rounding = random_below(random, 4) ? GB_SCALE_NEAREST : GB_SCALE_LLAMA_CPP;
     if (random_below(random, 3))
@@ -393,6 +395,26 @@ static void all_globals(void **state)
     every_row(globals, 0);
 }
 
+/* What a recipe quantises activations to, where there is such a format; scales of groups of 128 are FP32 there. */
+static void formats_of_activations(void **state)
+{
+    static const struct {
+        const char *prefix;
+        enum gb_format format;
+    } formats[] = {{"nvfp4.", GB_NVFP4}, {"mxfp8.", GB_MXFP8}, {"fp8g128.", GB_FP8_BLOCK}};
+    size_t count;
+    const struct gb_recipe *rows = gb_recipes(&count);
+    (void)state;
+    for (size_t i = 0; i < count; i++) {
+        enum gb_format expected = 0, found = gb_quantiser_activations(&rows[i].quantiser);
+        for (size_t n = 0; n < sizeof formats / sizeof *formats; n++)
+            if (!strncmp(rows[i].name, formats[n].prefix, strlen(formats[n].prefix)) && !strstr(rows[i].name, "-ue8m0"))
+                expected = formats[n].format;
+        if (found != expected)
+            fail_msg("%s: %d, not %d", rows[i].name, (int)found, (int)expected);
+    }
+}
+
 static void refuses(const struct gb_quantiser *rules, uint32_t rows, uint32_t columns, float global, const char *words)
 {
     struct gb_error error = {""};
@@ -425,11 +447,17 @@ int main(int argc, char **argv)
     if (sweeps_are_whole(argc, argv))
         stride = 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_bf16_maxima),    cmocka_unit_test(all_pairs_of_mantissas),
-        cmocka_unit_test(all_extremes),       cmocka_unit_test(all_bounds),
-        cmocka_unit_test(blocks_as_they_are), cmocka_unit_test(infinite_multipliers),
-        cmocka_unit_test(any_rules),          cmocka_unit_test(all_globals),
-        cmocka_unit_test(refusals),           KEPT_AS("test_recipes"),
+        cmocka_unit_test(all_bf16_maxima),
+        cmocka_unit_test(all_pairs_of_mantissas),
+        cmocka_unit_test(all_extremes),
+        cmocka_unit_test(all_bounds),
+        cmocka_unit_test(blocks_as_they_are),
+        cmocka_unit_test(infinite_multipliers),
+        cmocka_unit_test(any_rules),
+        cmocka_unit_test(all_globals),
+        cmocka_unit_test(formats_of_activations),
+        cmocka_unit_test(refusals),
+        KEPT_AS("test_recipes"),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

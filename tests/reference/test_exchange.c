@@ -557,7 +557,8 @@ static const struct layer layers[] = {
 
 static void layer_new(const struct layer *layer, struct problem *problem)
 {
-    struct gb_shape shape = {64, 128, 128, 64, 4};
+    const uint32_t inner = layer->weights == GB_FP8_BLOCK ? 128 : 64;
+    const struct gb_shape shape = {64, 2 * inner, inner, 64, 4};
     problem_new(problem, shape, layer->weights, DATA_GAUSSIAN, 21);
     problem_empty_slots(problem, 7, 2);
     if (layer->recipe) {
