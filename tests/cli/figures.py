@@ -132,7 +132,7 @@ def peers():
                                     [b["nvfp4"]["times_as_fast"] for b in triton],
                                     [b["nvfp4"]["layer"]["times_as_fast"] for b in marlin])):
         wrong += off(f"docs/gpu.md, row '{line}'", re.findall(FIGURE, line.split("|", 2)[2]), values)
-    return wrong + sentence("gpu.md", "MonoMoE whose logits are given ({}, {}, {}, {})",
+    return wrong + sentence("gpu.md", "MonoMoE whose logits are given at batch 2 and 8 ({}, {}, {}, {})",
                             *(Quotient(b["us"] / b["mxfp8"]["routed-layer"]["us"]) for b in monomoe))
 
 
@@ -163,7 +163,7 @@ def ranks():
         wrong += off(f"docs/gpu.md, {batch['tokens']} tokens a rank", re.findall(FIGURE, " ".join(cells[1:])),
                      [batch[kind][key] for kind in kinds for key in ("us", "nccl_us")])
     with open(newest("h200-ranks.txt"), encoding="utf-8") as stream:
-        wrong += sentence("results/README.md", "on four H200: {} problems of 1 to 16 ranks",
+        wrong += sentence("results/README.md", "on two H200: {} problems of 1 to 16 ranks",
                           int(re.search(r"check: (\d+) problems", stream.read())[1]))
     places = {"receiver": 2, "sender": 3, "node": 4}
     table = {(cells[0], int(cells[1])): cells for cells in rows(page("results/README.md"), "layers | ranks")[1:]}
