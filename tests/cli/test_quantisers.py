@@ -196,6 +196,8 @@ for own, other, right, wrong in (
 np.save(path("codes.npy"), codes)
 np.save(path("scales.npy"), scales)
 cases(plain, "--outputs", path("codes.npy"), "--scales", path("scales.npy"))
+with open(path("codes.npy"), "rb") as whole, open(path("cut.npy"), "wb") as cut:
+    cut.write(whole.read(40))
 header = json.dumps({"codes": {"dtype": "U8", "shape": codes.shape, "data_offsets": [0, codes.size]},
                      "scales": {"dtype": "F8_E4M3", "shape": scales.shape,
                                 "data_offsets": [codes.size, codes.size + scales.size]}}).encode()
@@ -239,6 +241,7 @@ for arguments, words in {
     ("verify", plain, "--outputs", bad, "--scales", path("scales.npy")): "no .npy",
     ("verify", plain, "--outputs", write("wide.h5", codes.astype(np.float32), scales)): "codes: holds another type; write bytes (uint8)",
     ("verify", plain, "--outputs", write("narrow.h5", codes, scales.astype(np.float32))): "scales: holds another type; write bytes (uint8)",
+    ("verify", plain, "--outputs", path("cut.npy"), "--scales", path("scales.npy")): "cut.npy: header: the file is truncated",
     ("verify", plain, "--outputs", plain): "is a fixture",
     ("verify", plain, "--outputs", bad, "--open-silu"): "silu_mul_quantise",
     ("verify", plain, "--outputs", bad, "--order", "fma32/1"): "--order",
@@ -253,8 +256,8 @@ for kernel in ("cpu/nvfp4-layer", "cpu/silu-mul-quantise"):
 # Damaged fixtures name the field.
 
 
-def damaged(change, words):
-    with open(plain, "rb") as f, open(path("damaged.h5"), "wb") as to:
+def damaged(change, words, fixture=plain):
+    with open(fixture, "rb") as f, open(path("damaged.h5"), "wb") as to:
         to.write(f.read())
     with h5py.File(path("damaged.h5"), "r+") as f:
         change(f)
@@ -269,6 +272,7 @@ damaged(lambda f: f.attrs.modify("columns", np.uint64(128)), "values")
 damaged(lambda f: f.attrs.modify("layout", np.bytes_("diagonal")), "layout")
 damaged(lambda f: f.attrs.modify("global_scale", -1.0), "global_scale")
 damaged(lambda f: f.attrs.modify("operator", np.bytes_("dispatch")), "operator")
+damaged(lambda f: f.attrs.modify("silu", np.bytes_("third")), "silu: 'third' is unknown", gated)
 damaged(lambda f: f.__delitem__("values"), "values")
 
 # Several problems in one run: what one is asked for stays with it.

@@ -13,7 +13,7 @@
 #include "tests/faults/call_log.h"
 #include "tests/support/fma32.h"
 
-enum { PAGE = 4096, FAR = 1 << 15, CANARY = 1 << 14, WORKSPACE = 100, MOST_SEEN = 64 };
+enum { PAGE = 4096, FAR = 1 << 15, CANARY = 1 << 14, WORKSPACE = (1 << 16) + 100, MOST_SEEN = 64 };
 
 static bool is_readable(const char *byte)
 {
