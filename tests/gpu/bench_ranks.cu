@@ -171,6 +171,16 @@ void print_times(const char *name, const times &t, double rate)
     printf("}");
 }
 
+/* The version of the library that runs; the header may have another. */
+void print_nccl()
+{
+#ifdef GB_HAVE_NCCL
+    int version = 0;
+    require_nccl(ncclGetVersion(&version), __LINE__);
+    printf("\"nccl\": \"%d.%d.%d\", ", version / 10000, version / 100 % 100, version % 100);
+#endif
+}
+
 int measure(const std::vector<uint32_t> &batches, const char *command)
 {
     const double rate = link_rate();
@@ -180,8 +190,10 @@ int measure(const std::vector<uint32_t> &batches, const char *command)
     print_provenance(stdout, "gaugeblock.ranks-bench/1", command);
     printf(", \"device\": \"2 x %s\", \"hidden\": 7168, \"experts\": 256, \"top_k\": 8, \"link_gb_per_s\": %.1f,\n"
            " \"launch_us\": %.2f,\n"
-           " \"times\": \"microseconds a call, median of %d graphs of %d calls\", \"batches\": [\n",
+           " \"times\": \"microseconds a call, median of %d graphs of %d calls\", ",
            properties.name, rate * 1e-9, launch_us(), SAMPLES, CALLS);
+    print_nccl();
+    printf("\"batches\": [\n");
     for (uint32_t tokens : batches) {
         ranks_kind kind = {GB_DISPATCH,
                            2,
