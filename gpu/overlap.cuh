@@ -27,11 +27,11 @@ __device__ __forceinline__ void gb_let_next_start()
 /*
  * Words that a kernel tells the next ones before it ends, in device memory, each in a cache line of its own, because
  * many blocks hear the same one at once; a word may be told more than once, always the same. A warp takes them back
- * first, after gb_wait_for_previous, and then lets the next kernel start, before any other thread of its block does.
- * The next kernel hears them and need not wait: whatever is in front of the one that tells was complete before its
- * first block started. It writes nothing that the one that tells reads or writes. A later kernel may hear, too, if the
- * one between lets it start after hearing; and one that a kernel waits for before it takes the words back must have
- * heard all of them.
+ * first, after gb_wait_for_previous, and then lets the next kernel start, before any other thread of its block does;
+ * other blocks tell when something of that block has reached them. The next kernel hears them and need not wait:
+ * whatever is in front of the one that tells was complete before the next one's first block started. It writes
+ * nothing that the one that tells reads or writes. A later kernel may hear, too, if the one between lets it start
+ * after hearing; and one that a kernel waits for before it takes the words back must have heard all of them.
  */
 constexpr uint32_t gb_told_stride = 16; /* from a word to the next */
 

@@ -4,8 +4,8 @@
  *
  * A cluster of blocks has a few tokens. Each block computes the logits of some experts, a warp up to four at a time,
  * and sends them to the shared memory of the block that owns the token; when all are there, the owner takes them to ids
- * and weights. Of one token, the others have all logits, too, and find by them who is chosen, while the owner adds the
- * terms of a softmax. Where the GPU has no clusters, a block is alone and does all.
+ * and weights. Of one token and a softmax (gb_ranks_early), the others have all logits, too, and find by them who is
+ * chosen, while the owner adds the terms. Where the GPU has no clusters, a block is alone and does all.
  */
 #ifndef GB_GPU_ROUTE_CUH
 #define GB_GPU_ROUTE_CUH
@@ -94,7 +94,8 @@ __device__ __forceinline__ void gb_send(uint32_t *to, uint64_t *barrier, uint32_
 #endif
 }
 
-/* By all threads of the block that has been sent what it expects: it is there afterwards. */
+/* By all threads of the block, or by a whole warp in code for clusters, that has been sent what it expects: it is there
+ * afterwards. */
 __device__ __forceinline__ void gb_receive(uint64_t *barrier)
 {
 #if __CUDA_ARCH__ >= 900
@@ -323,7 +324,7 @@ struct gb_cuda_token {
     float *logit;        /* [gb_route_logits], aligned to 16 bytes */
     uint64_t *key;       /* [experts], of choices */
     uint64_t *candidate; /* [experts, at least gb_route_few], keys */
-    uint64_t *first;     /* [top_k, at least gb_route_few], the candidates in order */
+    uint64_t *first;     /* [top_k, at least gb_route_few], the candidates in order, or keys of gb_rank_early */
     uint64_t *group;     /* [groups], keys */
     float *choice;       /* [experts] */
     float *sum;          /* [1] */
@@ -356,8 +357,8 @@ __host__ __device__ constexpr uint32_t gb_route_keys(uint32_t count)
     return count < gb_route_few ? gb_route_few : count;
 }
 
-/* Experts that gb_rank_early ranks at most, and those that it takes at once: others are so small that they change
- * nothing. */
+/* Experts that gb_rank_early ranks at most, and logits that it takes at once; behind the last expert's, up to a
+ * multiple of these, they are -FLT_MAX, which is before nobody. */
 constexpr uint32_t gb_route_early = 512, gb_route_at_once = 128;
 
 __host__ __device__ constexpr uint32_t gb_route_logits(uint32_t experts)
@@ -694,7 +695,7 @@ __device__ __forceinline__ float gb_renormalised(const gb_router &router, bool w
     return router.weights == GB_BF16 ? gb_bf16_value(w) : w;
 }
 
-/* Steps 7 and 8 of weights that are there, of slot j by thread j % gb_route_threads, `thread`. */
+/* Steps 7 and 8 of weights that are there, of slots `thread`, `thread` + gb_route_threads .. */
 __device__ __forceinline__ void gb_put_weights(const gb_router &router, const gb_arguments &a, uint32_t token,
                                                uint64_t *told, const gb_cuda_token &t, uint32_t thread)
 {
@@ -714,8 +715,8 @@ __device__ __forceinline__ void gb_put_weights(const gb_router &router, const gb
     }
 }
 
-/* Whether the weight is the score, so is the choice, unbiased, and this a quotient of q, so that logits may show who is
- * chosen; and a warp has a lane for each. */
+/* Whether the weight is the score, so is the choice, unbiased, and the score is that of a softmax, so that logits may
+ * show who is chosen; and a warp has a lane for each. */
 __device__ __forceinline__ bool gb_ranks_early(const gb_router &router, uint32_t top_k)
 {
     const bool unbiased = router.bias == GB_ROUTER_BIAS_NONE || router.bias == GB_ROUTER_BIAS_LOGIT;
@@ -725,13 +726,14 @@ __device__ __forceinline__ bool gb_ranks_early(const gb_router &router, uint32_t
 }
 
 /*
- * By a warp: ranks the experts `first` and Count - 1 more by logits, of which none is NaN or infinite; otherwise it
- * does nothing. Of those that are chosen, block 0 is sent keys, to slots: an expert's is how many are before it. Their
- * rank is 1, and they are told, if the scores show the same, or else 0.
+ * By a warp: ranks the experts `first` and Count - 1 more by their logits, if none of the token's is NaN or infinite;
+ * otherwise it does nothing. Of those that are chosen, block 0 is sent keys, to slots: an expert's is how many are
+ * before it. Their rank is 1, and they are told, if the scores show the same, or else 0.
  *
  * Logits that differ by 2^-15, and of which the greater is no more than 64 below the largest, have scores that differ
- * by a factor of e^(2^-15), less what is rounded: both differences from the largest, by 2^-18 of 64 each, and e^x, the
- * quotients and a product, by less than 2^-20 of themselves in all; the lesser may be subnormal or 0, the greater not.
+ * by a factor of e^(2^-15), less what is rounded: both differences from the largest, by at most 2^-18 each where they
+ * are below 128, and e^x, the quotients and a product, by less than 2^-20 of themselves in all; the lesser may be
+ * subnormal or 0, or further away than that, the greater not.
  * Equal logits have equal scores. So an expert is in the slot that step 5 finds by the scores if every logit is equal
  * to its own or so far apart from it.
  *
@@ -747,7 +749,7 @@ __device__ __forceinline__ void gb_rank_early(const gb_cuda_token &t, uint32_t f
     uint32_t greater[Count] = {}, largest = 0;
 #pragma unroll
     for (uint32_t n = 0; n < Count; n++)
-        own[n] = t.logit[min(first + n, room - 1)];
+        own[n] = __fadd_rn(t.logit[min(first + n, room - 1)], 0.0f); /* -0 - +0 would be -0 */
 #pragma unroll 4
     for (uint32_t i = lane; i < room; i += 32) {
         const float other = t.logit[i];
@@ -799,7 +801,8 @@ __device__ __forceinline__ void gb_meet()
     asm volatile("barrier.sync 1, 64;" ::: "memory");
 }
 
-/* Steps 6 to 8 by a warp, if gb_rank_early has chosen every slot, after it has met the one that adds all q. */
+/* Steps 6 to 8 by a warp, a slot a lane: true if every key of gb_rank_early has the rank 1, and otherwise nothing is
+ * done. It meets the warp that adds all q, in both cases. */
 __device__ __forceinline__ bool gb_weigh_early(const gb_router &router, const gb_arguments &a, uint32_t token,
                                                uint64_t *chosen, uint64_t *told, const gb_cuda_token &t)
 {

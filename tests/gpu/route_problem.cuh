@@ -12,9 +12,10 @@
 
 /* gaussian: logits of order 1; ties: one of three rows for each expert; edge: NaN, infinities, zeros, differences that
  * underflow e^x; negative: biases that make most choices negative; close: 16 experts whose logits differ by units in
- * the last place, and others nearer to zero. */
-enum kind { GAUSSIAN, TIES, EDGE, NEGATIVE, CLOSE, KINDS };
-inline const char *const kind_names[KINDS] = {"gaussian", "ties", "edge", "negative", "close"};
+ * the last place, and others nearer to zero; zeros: logits of 0 and 2^-140 of both signs, zeros of both signs in bf16,
+ * behind two that are greater. */
+enum kind { GAUSSIAN, TIES, EDGE, NEGATIVE, CLOSE, ZEROS, KINDS };
+inline const char *const kind_names[KINDS] = {"gaussian", "ties", "edge", "negative", "close", "zeros"};
 
 /* splitmix64, and the sum of its four parts, of mean 0 and variance 1 */
 inline uint64_t random_bits(uint64_t &state)
@@ -47,6 +48,7 @@ struct problem {
 
 inline struct problem make(const struct gb_shape &shape, enum kind kind, uint64_t state)
 {
+    static const uint16_t tiny[] = {0x0000, 0x0D80, 0x8D80}; /* 0, 2^-100, -2^-100 */
     static const uint16_t edges[] = {0x7FC0, 0x7F80, 0xFF80, 0x0000, 0x8000, 0x42B0, 0xC2D0, 0x7F7F, 0xFF7F, 0x0001};
     const size_t hidden = shape.hidden;
     const float size = 1.0f / sqrtf((float)hidden);
@@ -70,11 +72,19 @@ inline struct problem make(const struct gb_shape &shape, enum kind kind, uint64_
             memset(row, 0, sizeof(gb_bf16) * hidden);
             row[0].bits = edges[random_below(state, sizeof edges / sizeof *edges)];
         }
+        if (kind == ZEROS) {
+            memset(row, 0, sizeof(gb_bf16) * hidden);
+            row[0].bits = e < 2 ? (uint16_t)(0x5380 - 0x80 * e) : tiny[random_below(state, 3)]; /* 2^40, 2^39 */
+        }
         p.bias[e] = kind == TIES ? (float)random_below(state, 2) / 4 : random_gaussian(state) / 8;
         p.bias[e] -= kind == NEGATIVE ? 0.75f : 0.0f;
     }
     for (uint32_t t = 0; kind == EDGE && t < shape.tokens; t++)
         p.x[t * hidden].bits = t % 2 ? 0x3F80 : 0xBF80;
+    for (uint32_t t = 0; kind == ZEROS && t < shape.tokens; t++) {
+        memset(&p.x[t * hidden], 0, sizeof(gb_bf16) * hidden);
+        p.x[t * hidden].bits = 0x2B80; /* 2^-40 */
+    }
     return p;
 }
 

@@ -6,6 +6,7 @@
  *
  * usage: test_routed_layer LIBRARY
  */
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -66,7 +67,9 @@ struct routed {
     std::vector<int32_t> ids;   /* [tokens, top_k] */
     std::vector<float> weights; /* [tokens, top_k] */
 
-    routed(const struct gb_shape &shape, const struct gb_kernel *kernel, const struct gb_router *rules, uint64_t seed)
+    /* zeros: router weights are 0 and the least of both signs, so that logits in bf16 are zeros of both signs. */
+    routed(const struct gb_shape &shape, const struct gb_kernel *kernel, const struct gb_router *rules, uint64_t seed,
+           bool zeros = false)
         : router((size_t)shape.experts * shape.hidden), bias(shape.experts), recipe(rules),
           ids((size_t)shape.tokens * shape.top_k), weights(ids.size())
     {
@@ -84,6 +87,11 @@ struct routed {
                 memcpy(row, row - shape.hidden, sizeof(gb_bf16) * shape.hidden);
             if (e % 8 < 3)
                 row[0] = gb_bf16_encode(e % 8 == 2 ? 0x1p-16f : 0.0f);
+        }
+        for (uint32_t e = 0; zeros && e < shape.experts; e++) {
+            gb_bf16 *row = &router[(size_t)e * shape.hidden];
+            memset(row, 0, sizeof(gb_bf16) * shape.hidden);
+            row[0].bits = e % 3 == 0 ? 0x0000 : e % 3 == 1 ? 0x8001 : 0x0001;
         }
         for (uint32_t e = 0; e < shape.experts; e++)
             bias[e] = (float)(e % 5) * 0.0625f;
@@ -193,10 +201,10 @@ void test_shapes(const struct gb_kernel *kernel, struct tally *tally)
     struct gb_error error;
     uint64_t seed = 1;
     for (const auto &s : sizes)
-        for (const uint32_t tokens : {1u, 3u, 33u}) {
-            const struct gb_shape shape = {tokens, s[0], s[1], s[2], s[3]};
-            const struct gb_router *recipe = &gb_router_recipe_find(recipes[seed % 3])->router;
-            const struct routed r(shape, kernel, recipe, seed++);
+        for (const uint32_t tokens : {1u, 3u, 33u, 0u}) { /* 0: one, on logits of zero */
+            const struct gb_shape shape = {std::max(tokens, 1u), s[0], s[1], s[2], s[3]};
+            const struct gb_router *recipe = &gb_router_recipe_find(recipes[tokens ? seed % 3 : 1])->router;
+            const struct routed r(shape, kernel, recipe, seed++, !tokens);
             const std::string label =
                 std::string(kernel->name) + ", H " + std::to_string(s[0]) + ", " + std::to_string(tokens) + " tokens";
             const struct gb_problem question = bench::question(r);
