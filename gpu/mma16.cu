@@ -136,16 +136,14 @@ uint32_t pairs_of_item(const struct gb_shape &s)
 
 /* items: there are no more. */
 template <class Layout, bool GateUp, class Shape>
-enum gb_status launch_ranges(const gb_mma16_job &job, uint32_t items, uint32_t multiprocessors, void *stream,
+enum gb_status launch_turns(const gb_mma16_job &job, uint32_t items, uint32_t multiprocessors, void *stream,
                              struct gb_error *error)
 {
     const uint64_t units = (uint64_t)(job.weights.tiles / Shape::Tiles) * items;
-    /* a range begins and ends within items, and has more units than others where these are wide */
-    const uint32_t most = (gb_mma16_range_items - 2) * Layout::Format::narrow_cost / Layout::Format::wide_cost;
-    const uint32_t least = items / most + 1;
-    const uint32_t blocks = std::max((uint32_t)std::min<uint64_t>(units, multiprocessors * Shape::Resident), least);
-    return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_range_kernel<Layout, GateUp, Shape>, dim3(blocks),
-                                gb_mma16_threads, gb_mma16_range_bytes<Shape>(job.weights.experts), stream, error, job);
+    const uint64_t resident = std::min<uint64_t>(units, multiprocessors * Shape::Resident);
+    const uint64_t blocks = std::max(resident, (units + gb_mma16_block_units - 1) / gb_mma16_block_units);
+    return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_turns_kernel<Layout, GateUp, Shape>, dim3((uint32_t)blocks),
+                                gb_mma16_threads, gb_mma16_turns_bytes<Shape>(job.weights.experts), stream, error, job);
 }
 
 /* gate_up of one token, a tile a block: so that every multiprocessor has some. All loads of 2,048 columns of NVFP4 are
@@ -196,10 +194,10 @@ enum gb_status launch(const gb_mma16_job &job, void *stream, struct gb_error *er
             return launch_one_token_down<Layout>(job, multiprocessors, stream, error);
     }
     return job.weights.tiles % fours::Tiles
-               ? launch_ranges<Layout, GateUp, ones>(job, items, multiprocessors, stream, error)
+               ? launch_turns<Layout, GateUp, ones>(job, items, multiprocessors, stream, error)
            : job.of_item == wide::Pairs
-               ? launch_ranges<Layout, GateUp, wide>(job, items, multiprocessors, stream, error)
-               : launch_ranges<Layout, GateUp, fours>(job, items, multiprocessors, stream, error);
+               ? launch_turns<Layout, GateUp, wide>(job, items, multiprocessors, stream, error)
+               : launch_turns<Layout, GateUp, fours>(job, items, multiprocessors, stream, error);
 }
 
 /* On the repacked layout if there are records, otherwise on the canonical one. */

@@ -193,7 +193,6 @@ __host__ __device__ inline uint32_t gb_mma16_repack_bytes_word(uint32_t codes)
  *   step, block:              columns of a step, and of a scale;
  *   scales:                   scales of a row's step;
  *   in_chunk:                 scales that a chunk has, 2, 1 or half a one;
- *   narrow_cost, wide_cost:   how long a unit of up to 8 tokens takes, and one of more, in proportion;
  *   scale():                  the scales of a row and of the row 8 further down, each twice as bf16;
  *   scaled():                 fields, with their scale.
  */
@@ -204,7 +203,6 @@ template <enum gb_format Format> struct gb_mma16_format;
 template <> struct gb_mma16_format<GB_NVFP4> {
     static constexpr enum gb_format format = GB_NVFP4;
     static constexpr uint32_t step = 128, block = 16, scales = step / block, in_chunk = 2;
-    static constexpr uint32_t narrow_cost = 3, wide_cost = 4;
     static constexpr float factor = 256.0f;
 
     static __device__ __forceinline__ void scale(uint32_t codes, uint32_t &first, uint32_t &last)
@@ -220,7 +218,6 @@ template <> struct gb_mma16_format<GB_NVFP4> {
 template <> struct gb_mma16_format<GB_MXFP4> {
     static constexpr enum gb_format format = GB_MXFP4;
     static constexpr uint32_t step = 128, block = 32, scales = step / block, in_chunk = 1;
-    static constexpr uint32_t narrow_cost = 3, wide_cost = 4;
     static constexpr float factor = 1.0f;
 
     static __device__ __forceinline__ void scale(uint32_t codes, uint32_t &first, uint32_t &last)
@@ -236,7 +233,6 @@ template <> struct gb_mma16_format<GB_MXFP4> {
 template <> struct gb_mma16_format<GB_MXFP8> {
     static constexpr enum gb_format format = GB_MXFP8;
     static constexpr uint32_t step = 64, block = 32, scales = step / block, in_chunk = 1;
-    static constexpr uint32_t narrow_cost = 4, wide_cost = 5;
     static constexpr float factor = 1.0f;
 
     static __device__ __forceinline__ void scale(uint32_t codes, uint32_t &first, uint32_t &last)

@@ -18,9 +18,9 @@ struct alignas(16) gb_mma16_item {
     uint32_t unused[6]; /* to a power of two of bytes: an address takes fewer registers */
 };
 
-/* The items of a batch, in front those of more than 8 pairs, in either part by expert. */
+/* The items of a batch, by expert. */
 struct alignas(16) gb_mma16_items {
-    uint32_t used, wide;   /* how many there are, and how many of them have more than 8 pairs */
+    uint32_t used;         /* how many there are */
     gb_mma16_item item[1]; /* [used] */
 };
 
@@ -84,24 +84,9 @@ __device__ uint32_t gb_mma16_place_pairs(const int32_t *ids, uint32_t pairs, uin
 
 constexpr uint32_t gb_mma16_items_threads = 1024;
 
-/* Of an expert: how many items of more than 8 pairs it has, or those before it have, and of up to 8. */
-struct gb_mma16_counts {
-    uint32_t wide, narrow;
-};
-
 __host__ __device__ constexpr uint32_t gb_mma16_items_bytes(uint32_t experts)
 {
-    return (uint32_t)(sizeof(gb_mma16_counts) * (experts + 1) + sizeof(uint32_t) * experts);
-}
-
-/* pairs: an expert's; of_item: that an item may have. */
-__device__ __forceinline__ gb_mma16_counts gb_mma16_items_of(uint32_t pairs, uint32_t of_item)
-{
-    const uint32_t items = (pairs + of_item - 1) / of_item;
-    if (of_item == gb_mma16_tokens)
-        return {0, items};
-    const uint32_t wide = (pairs + of_item - 1 - gb_mma16_tokens) / of_item;
-    return {wide, items - wide};
+    return (uint32_t)sizeof(uint32_t) * 2 * experts;
 }
 
 /* One block. ids: [pairs]. Which of an expert's pairs share an item depends on the order in which threads come, and no
@@ -109,9 +94,9 @@ __device__ __forceinline__ gb_mma16_counts gb_mma16_items_of(uint32_t pairs, uin
 [[maybe_unused]] static __global__ void __launch_bounds__(gb_mma16_items_threads)
     gb_mma16_items_kernel(const int32_t *ids, uint32_t pairs, uint32_t experts, uint32_t of_item, gb_mma16_items *items)
 {
-    extern __shared__ gb_mma16_counts before[];           /* [experts + 1] */
-    uint32_t *count = (uint32_t *)(before + experts + 1); /* [experts]: pairs, then those that have their places */
-    __shared__ gb_mma16_counts sums[32];                  /* of every warp */
+    extern __shared__ uint32_t before[]; /* [experts]: items of the experts in front */
+    uint32_t *count = before + experts;  /* [experts]: pairs, then those that have their places */
+    __shared__ uint32_t sums[32];        /* of every warp */
     const uint32_t thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     for (uint32_t e = thread; e < experts; e += gb_mma16_items_threads)
         count[e] = 0;
@@ -125,53 +110,36 @@ __device__ __forceinline__ gb_mma16_counts gb_mma16_items_of(uint32_t pairs, uin
     /* a running sum of items over experts */
     const uint32_t each = experts / gb_mma16_items_threads + 1;
     const uint32_t from = min(thread * each, experts), to = min(from + each, experts);
-    gb_mma16_counts mine = {0, 0};
-    for (uint32_t e = from; e < to; e++) {
-        const gb_mma16_counts of_expert = gb_mma16_items_of(count[e], of_item);
-        mine = {mine.wide + of_expert.wide, mine.narrow + of_expert.narrow};
-    }
-    gb_mma16_counts sum = mine;
+    uint32_t mine = 0;
+    for (uint32_t e = from; e < to; e++)
+        mine += (count[e] + of_item - 1) / of_item;
+    uint32_t sum = mine;
 #pragma unroll
     for (uint32_t m = 1; m < 32; m *= 2) {
-        const uint32_t wide = __shfl_up_sync(0xFFFFFFFFu, sum.wide, m);
-        const uint32_t narrow = __shfl_up_sync(0xFFFFFFFFu, sum.narrow, m);
-        if (lane >= m)
-            sum = {sum.wide + wide, sum.narrow + narrow};
+        const uint32_t other = __shfl_up_sync(0xFFFFFFFFu, sum, m);
+        sum += lane >= m ? other : 0;
     }
     if (lane == 31)
         sums[warp] = sum;
     __syncthreads();
-    const uint32_t all_wide = __reduce_add_sync(0xFFFFFFFFu, sums[lane].wide);
-    uint32_t wide = sum.wide - mine.wide + __reduce_add_sync(0xFFFFFFFFu, lane < warp ? sums[lane].wide : 0);
-    uint32_t narrow = sum.narrow - mine.narrow + __reduce_add_sync(0xFFFFFFFFu, lane < warp ? sums[lane].narrow : 0);
-    narrow += all_wide;
+    uint32_t next = sum - mine + __reduce_add_sync(0xFFFFFFFFu, lane < warp ? sums[lane] : 0);
     for (uint32_t e = from; e < to; e++) {
-        const uint32_t of_expert = count[e];
-        const gb_mma16_counts of = gb_mma16_items_of(of_expert, of_item);
-        before[e] = {wide, narrow};
-        count[e] = 0;
-        for (uint32_t k = 0; k < of.wide + of.narrow; k++) {
-            gb_mma16_item &item = items->item[k < of.wide ? wide + k : narrow + k - of.wide];
-            item.expert = e;
-            item.pairs = min(of_item, of_expert - k * of_item);
+        before[e] = next;
+        for (uint32_t k = 0; k < count[e]; k += of_item) {
+            items->item[next].expert = e;
+            items->item[next++].pairs = min(of_item, count[e] - k);
         }
-        wide += of.wide;
-        narrow += of.narrow;
+        count[e] = 0;
     }
-    if (thread == gb_mma16_items_threads - 1) {
-        before[experts] = {wide, narrow};
-        items->used = narrow;
-        items->wide = wide;
-    }
+    if (thread == gb_mma16_items_threads - 1)
+        items->used = next;
     __syncthreads();
     for (uint32_t p = thread; p < pairs; p += gb_mma16_items_threads) {
         const uint32_t e = (uint32_t)ids[p];
         if (e >= experts)
             continue;
-        const uint32_t at = atomicAdd(&count[e], 1u), k = at / of_item,
-                       wide_items = before[e + 1].wide - before[e].wide;
-        items->item[k < wide_items ? before[e].wide + k : before[e].narrow + k - wide_items].pair[at % of_item] =
-            (uint16_t)p;
+        const uint32_t at = atomicAdd(&count[e], 1u);
+        items->item[before[e] + at / of_item].pair[at % of_item] = (uint16_t)p;
     }
 }
 

@@ -31,46 +31,29 @@ __host__ __device__ constexpr uint32_t gb_mma16_sums(uint32_t tiles, uint32_t pa
     return gb_mma16_chains * pairs * gb_mma16_sums_stride(tiles);
 }
 
-/* A range has no more items: there are as many blocks as that takes. */
-constexpr uint32_t gb_mma16_range_items = 16;
+/* A block has no more units: there are as many blocks as that takes. */
+constexpr uint32_t gb_mma16_block_units = 32;
 
-/* Bytes in shared memory: the sums of two units, in turns, and what the range's items are. While a block finds its
- * items, the sums' place holds what gb_mma16_place_pairs needs. Where no kernel lists the items and a multiprocessor's
- * blocks need more than 100 KB, down takes much longer unless all kernels ask for as much shared memory. */
-template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_range_sums_bytes(uint32_t experts)
+/* Bytes in shared memory: the sums of two units, in turns, and the items and global scales of all units. While a block
+ * finds these, the sums' place holds what gb_mma16_place_pairs needs. Where no kernel lists the items and a
+ * multiprocessor's blocks need more than 100 KB, down takes much longer unless all kernels ask for as much shared memory.
+ */
+template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_turns_sums_bytes(uint32_t experts)
 {
     const uint32_t sums = 2 * gb_mma16_sums(Shape::Tiles, Shape::Pairs) * (uint32_t)sizeof(float);
     const uint32_t places = (uint32_t)(sizeof(uint32_t) * experts + 2 * sizeof(uint16_t) * gb_mma16_few_pairs);
     return (sums > places ? sums : places + 15) / 16 * 16;
 }
-template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_range_bytes(uint32_t experts)
+template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_turns_bytes(uint32_t experts)
 {
-    return gb_mma16_range_sums_bytes<Shape>(experts) +
-           gb_mma16_range_items * (uint32_t)(sizeof(gb_mma16_item) + 2 * sizeof(float));
+    return gb_mma16_turns_sums_bytes<Shape>(experts) +
+           gb_mma16_block_units * (uint32_t)(sizeof(gb_mma16_item) + 2 * sizeof(float));
 }
 
-/* The items of units begin .. begin + units of this block, in shared memory, and the number of the first. */
-struct gb_mma16_range {
-    uint32_t begin, units, first;
-    const gb_mma16_item *items;
-};
-
-/* The unit that a block's range begins with: so that all ranges take as long. wide: units of more than 8 tokens, which
- * are in front of the others. */
-template <class Format>
-__device__ __forceinline__ uint32_t gb_mma16_range_begin(uint32_t wide, uint32_t all, uint32_t block)
-{
-    const uint64_t of_wide = (uint64_t)wide * Format::wide_cost;
-    const uint64_t before = (of_wide + (uint64_t)(all - wide) * Format::narrow_cost) * block / gridDim.x;
-    return before < of_wide ? (uint32_t)(before / Format::wide_cost)
-                            : wide + (uint32_t)((before - of_wide) / Format::narrow_cost);
-}
-
-/* This block's range. All of the block call it. groups: units of an item; scratch: gb_mma16_range_sums_bytes; items:
- * room for gb_mma16_range_items. */
-template <class Format, uint32_t OfItem>
-__device__ gb_mma16_range gb_mma16_find_range(const gb_mma16_job &job, uint32_t groups, void *scratch,
-                                              gb_mma16_item *items)
+/* How many units this block has, and of each the item, in shared memory. All of the block call it. groups: units of an
+ * item; scratch: gb_mma16_turns_sums_bytes; items: out, [gb_mma16_block_units]. */
+template <uint32_t OfItem>
+__device__ uint32_t gb_mma16_find_units(const gb_mma16_job &job, uint32_t groups, void *scratch, gb_mma16_item *items)
 {
     __shared__ uint32_t found;
     uint16_t *place = (uint16_t *)scratch, *expert = place + gb_mma16_few_pairs;
@@ -78,54 +61,54 @@ __device__ gb_mma16_range gb_mma16_find_range(const gb_mma16_job &job, uint32_t 
         if (threadIdx.x < 32)
             found = gb_mma16_place_pairs<OfItem>(job.ids, job.pairs, job.weights.experts, place, expert,
                                                  (uint32_t *)(expert + gb_mma16_few_pairs));
-        else if (threadIdx.x < 32 + gb_mma16_range_items)
+        else if (threadIdx.x < 32 + gb_mma16_block_units)
             items[threadIdx.x - 32].pairs = 0;
         __syncthreads();
     }
-    const uint32_t wide = OfItem > gb_mma16_tokens ? __ldcg(&job.items->wide) * groups : 0; /* units */
-    const uint32_t all = (job.items ? __ldcg(&job.items->used) : found) * groups;
-    const uint32_t begin = gb_mma16_range_begin<Format>(wide, all, blockIdx.x);
-    const uint32_t units = gb_mma16_range_begin<Format>(wide, all, blockIdx.x + 1) - begin, first = begin / groups;
-    const uint32_t count = units ? (begin + units - 1) / groups - first + 1 : 0;
-    if (job.items)
-        for (uint32_t i = threadIdx.x; i < count * (sizeof *items / sizeof(uint4)); i += gb_mma16_threads)
-            ((uint4 *)items)[i] = __ldcg((const uint4 *)(job.items->item + first) + i);
-    else
-        for (uint32_t p = threadIdx.x; p < job.pairs; p += gb_mma16_threads) {
-            const uint32_t i = place[p] / gb_mma16_most_pairs - first;
-            if (i >= count)
-                continue;
-            items[i].pair[place[p] % gb_mma16_most_pairs] = (uint16_t)p;
-            items[i].expert = expert[p];
-            atomicAdd(&items[i].pairs, 1u);
+    const uint32_t all = (job.items ? __ldcg(&job.items->used) : found) * groups, first = blockIdx.x, n = gridDim.x;
+    const uint32_t units = first < all ? (all - first - 1) / n + 1 : 0;
+    if (job.items) {
+        constexpr uint32_t words = sizeof *items / sizeof(uint4);
+        for (uint32_t i = threadIdx.x; i < units * words; i += gb_mma16_threads) {
+            const gb_mma16_item &item = job.items->item[(first + i / words * n) / groups];
+            ((uint4 *)items)[i] = __ldcg((const uint4 *)&item + i % words);
         }
+    } else {
+        for (uint32_t p = threadIdx.x; p < job.pairs; p += gb_mma16_threads) {
+            if (place[p] == gb_mma16_no_place)
+                continue;
+            const uint32_t begin = place[p] / gb_mma16_most_pairs * groups;
+            for (uint32_t u = begin > first ? (begin - first + n - 1) / n : 0; first + u * n < begin + groups; u++) {
+                items[u].pair[place[p] % gb_mma16_most_pairs] = (uint16_t)p;
+                items[u].expert = expert[p];
+                atomicAdd(&items[u].pairs, 1u);
+            }
+        }
+    }
     __syncthreads();
-    return {begin, units, first, items};
+    return units;
 }
 
-/* Where a warp is in its chains of a range. */
+/* Where a warp is in its chains. */
 struct gb_mma16_cursor {
-    uint32_t unit, step; /* of the range, of the row */
-    uint32_t item, group;
+    uint32_t unit, group, step; /* of the block, of the unit's item, of the row */
 };
 
-/* To the warp's next step; to another unit: whether it is one. Where some chains have a step more than others, it is
+/* To the warp's next step; whether it is another unit's, whose group is `further` groups further on. Where some chains have a step more than others, it is
  * not the same warps that have these in every unit. */
 __device__ __forceinline__ uint32_t gb_mma16_chain_of(uint32_t unit, uint32_t steps)
 {
     const uint32_t warp = threadIdx.x / 32, turn = unit % 2 * 2 + unit / 2;
     return (steps > gb_mma16_chains ? warp + turn : warp) % gb_mma16_chains;
 }
-__device__ __forceinline__ bool gb_mma16_forward(gb_mma16_cursor &at, uint32_t steps, uint32_t groups)
+__device__ __forceinline__ bool gb_mma16_forward(gb_mma16_cursor &at, uint32_t steps, uint32_t groups,
+                                                 uint32_t further)
 {
     at.step += gb_mma16_chains;
     if (at.step < steps)
         return false;
     at.step = gb_mma16_chain_of(++at.unit, steps);
-    if (++at.group == groups) {
-        at.group = 0;
-        at.item++;
-    }
+    at.group += at.group + further < groups ? further : further - groups;
     return true;
 }
 
@@ -198,36 +181,35 @@ __device__ __forceinline__ void gb_mma16_wide_step(const gb_mma16_step (&weights
                 ((uint4 *)job.intermediate)[(size_t)p * job.weights.tiles + i] = make_uint4(0, 0, 0, 0);
 }
 
-/* Block b of n: units all * b / n .. all * (b + 1) / n. */
 template <class Layout, bool GateUp, class Shape>
 __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
-    gb_mma16_range_kernel(const __grid_constant__ struct gb_mma16_job job)
+    gb_mma16_turns_kernel(const __grid_constant__ struct gb_mma16_job job)
 {
     using Format = typename Layout::Format;
     constexpr uint32_t Tiles = Shape::Tiles, Ahead = Shape::Ahead, Groups = Shape::Groups,
                        stride = gb_mma16_sums_stride(Tiles);
     extern __shared__ float4 shared[];
     const uint32_t lane = threadIdx.x % 32, columns = job.weights.columns;
-    const uint32_t groups = job.weights.tiles / Tiles, steps = gb_mma16_steps<Format>(columns);
+    const uint32_t groups = job.weights.tiles / Tiles, further = gridDim.x % groups;
+    const uint32_t steps = gb_mma16_steps<Format>(columns);
     float *sums = (float *)shared;
-    float *global = sums + gb_mma16_range_sums_bytes<Shape>(job.weights.experts) / sizeof(float); /* [items][2] */
+    float *global = sums + gb_mma16_turns_sums_bytes<Shape>(job.weights.experts) / sizeof(float); /* [units][2] */
+    gb_mma16_item *items = (gb_mma16_item *)(global + 2 * gb_mma16_block_units);                  /* [units] */
     if (!job.ids_ready)
         gb_wait_for_previous();
     gb_let_next_start();
-    const gb_mma16_range range = gb_mma16_find_range<Format, Shape::Pairs>(
-        job, groups, sums, (gb_mma16_item *)(global + 2 * gb_mma16_range_items));
-    const uint32_t units = range.units, group = range.begin - range.first * groups;
-    if (job.weights.global_scales && units && threadIdx.x / 2 <= (group + units - 1) / groups) {
-        const uint32_t expert = range.items[threadIdx.x / 2].expert;
+    const uint32_t units = gb_mma16_find_units<Shape::Pairs>(job, groups, sums, items);
+    if (job.weights.global_scales && threadIdx.x < 2 * units) {
+        const uint32_t expert = items[threadIdx.x / 2].expert;
         global[threadIdx.x] = job.weights.global_scales[GateUp ? 2 * expert + threadIdx.x % 2 : expert];
     }
 
     const Layout layout(job.weights);
-    gb_mma16_cursor now = {0, gb_mma16_chain_of(0, steps), 0, group}, next = now; /* computed, and loaded */
+    gb_mma16_cursor now = {0, blockIdx.x % groups, gb_mma16_chain_of(0, steps)}, next = now; /* computed, and loaded */
     gb_mma16_part at;
     const auto find_part = [&] {
         if (next.unit < units)
-            at = layout.forward(layout.part(range.items[next.item].expert, next.group * Tiles), next.step);
+            at = layout.forward(layout.part(items[next.unit].expert, next.group * Tiles), next.step);
     };
     gb_mma16_step held[Ahead][Tiles] = {};
     const auto load = [&](gb_mma16_step &of, uint32_t n) {
@@ -237,7 +219,7 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     const auto forward = [&] {
         if (next.unit >= units)
             return;
-        if (gb_mma16_forward(next, steps, groups))
+        if (gb_mma16_forward(next, steps, groups, further))
             find_part();
         else
             at = layout.forward(at, gb_mma16_chains);
@@ -256,8 +238,8 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
         const uint32_t row = item.pair[min(g * gb_mma16_tokens + lane / 4, item.pairs - 1)] / job.share;
         return gb_mma16_activations<Format>(job.x + (size_t)row * columns, columns);
     };
-    gb_mma16_activations<Format> x[2] = {activations_of(range.items[0], 0), activations_of(range.items[0], Groups - 1)};
-    bool wide = Groups > 1 && range.items[0].pairs > gb_mma16_tokens;
+    gb_mma16_activations<Format> x[2] = {activations_of(items[0], 0), activations_of(items[0], Groups - 1)};
+    bool wide = Groups > 1 && items[0].pairs > gb_mma16_tokens;
     if (job.ids_ready)
         gb_wait_for_previous();
     float sum[Tiles][Groups][4] = {};
@@ -277,7 +259,7 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
                 forward();
             }
             const gb_mma16_cursor done = now;
-            if (!gb_mma16_forward(now, steps, groups))
+            if (!gb_mma16_forward(now, steps, groups, further))
                 continue;
             float *of_unit = sums + done.unit % 2 * gb_mma16_sums(Tiles, Shape::Pairs);
             float *to =
@@ -297,10 +279,10 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
                 }
             }
             __syncthreads(); /* and all have read the sums that the next unit's will replace */
-            gb_mma16_finish_unit<Format, GateUp, Shape>(job, range.items[done.item], done.group, of_unit,
-                                                        global + 2 * done.item);
-            if (now.item != done.item && now.unit < units) {
-                const gb_mma16_item &item = range.items[now.item];
+            gb_mma16_finish_unit<Format, GateUp, Shape>(job, items[done.unit], done.group, of_unit,
+                                                        global + 2 * done.unit);
+            if (now.unit < units) {
+                const gb_mma16_item &item = items[now.unit];
                 x[0] = activations_of(item, 0);
                 x[1] = activations_of(item, Groups - 1);
                 wide = Groups > 1 && item.pairs > gb_mma16_tokens;
