@@ -124,26 +124,38 @@ using fours = gb_mma16_shape<gb_mma16_group_tiles, 1, 5, 1>;
 using wide = gb_mma16_shape<gb_mma16_group_tiles, 1, 4, 2>;
 using ones = gb_mma16_shape<1, 4, 5, 1>;
 
-/* Pairs that an item may have. Of up to 16, fewer blocks are resident, which costs a few per cent, most on short rows,
- * where no expert has more than 8 pairs; where enough have, weights that are read once save more. */
-uint32_t pairs_of_item(const struct gb_shape &s)
+/* From so many columns on an expert takes so long to read that a kernel more, which lists the items, is not seen. */
+constexpr uint32_t long_row = 4096;
+
+/* Whether the items are listed, by expert, and not found by every block: where pairs are many, or an expert of long
+ * rows may have two items, which are read as one if they lie side by side. */
+bool lists_items(const struct gb_shape &s)
 {
-    const uint32_t pairs = s.tokens * s.top_k, each = s.hidden < 4096 ? 5 : 2;
+    return s.tokens * s.top_k > gb_mma16_few_pairs || (s.tokens > gb_mma16_tokens && s.hidden >= long_row);
+}
+
+/* Pairs that an item may have. Of up to 16, fewer blocks are resident, which costs a few per cent, most on short rows,
+ * where no expert has more than 8 pairs, and least in MXFP8; where enough have, weights that are read once save more.
+ */
+uint32_t pairs_of_item(const struct gb_shape &s, enum gb_format weights)
+{
+    const uint32_t each = s.hidden < long_row ? 5 : weights == GB_MXFP8 ? 1 : 2;
     const bool groups = s.hidden % (gb_mma16_tile * gb_mma16_group_tiles) == 0 &&
                         s.intermediate % (gb_mma16_tile / 2 * gb_mma16_group_tiles) == 0;
-    return groups && pairs > gb_mma16_few_pairs && pairs / each >= s.experts ? wide::Pairs : fours::Pairs;
+    return groups && lists_items(s) && s.tokens * s.top_k / each >= s.experts ? wide::Pairs : fours::Pairs;
 }
 
 /* items: there are no more. */
 template <class Layout, bool GateUp, class Shape>
 enum gb_status launch_turns(const gb_mma16_job &job, uint32_t items, uint32_t multiprocessors, void *stream,
-                             struct gb_error *error)
+                            struct gb_error *error)
 {
     const uint64_t units = (uint64_t)(job.weights.tiles / Shape::Tiles) * items;
     const uint64_t resident = std::min<uint64_t>(units, multiprocessors * Shape::Resident);
     const uint64_t blocks = std::max(resident, (units + gb_mma16_block_units - 1) / gb_mma16_block_units);
-    return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_turns_kernel<Layout, GateUp, Shape>, dim3((uint32_t)blocks),
-                                gb_mma16_threads, gb_mma16_turns_bytes<Shape>(job.weights.experts), stream, error, job);
+    return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_turns_kernel<Layout, GateUp, Shape>,
+                                dim3((uint32_t)blocks), gb_mma16_threads,
+                                gb_mma16_turns_bytes<Shape>(job.weights.experts), stream, error, job);
 }
 
 /* gate_up of one token, a tile a block: so that every multiprocessor has some. All loads of 2,048 columns of NVFP4 are
@@ -223,7 +235,7 @@ enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bo
     job.ids = a.ids;
     job.told = told;
     job.pairs = s.tokens * s.top_k;
-    job.of_item = pairs_of_item(s);
+    job.of_item = pairs_of_item(s, Weights);
     job.items = items;
     job.ids_ready = ids_ready;
     job.intermediate = (uint16_t *)a.intermediate;
@@ -264,7 +276,7 @@ size_t gb_cuda_mma16_workspace(enum gb_operator operation, const struct gb_shape
     const struct gb_shape &s = *shape;
     const size_t items = sizeof(gb_mma16_item) * gb_mma16_most_items(s.tokens * s.top_k, s.experts);
     return (operation == GB_GATE_UP ? 0 : dots_bytes(s)) +
-           (s.tokens * s.top_k <= gb_mma16_few_pairs ? 0 : offsetof(gb_mma16_items, item) + items);
+           (lists_items(s) ? offsetof(gb_mma16_items, item) + items : 0);
 }
 
 enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_arguments *a, const uint64_t *told,
@@ -273,11 +285,12 @@ enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_argumen
     const struct gb_shape &s = a->shape;
     gb_mma16_items *items = NULL;
     enum gb_status status = GB_OK;
-    if (s.tokens * s.top_k > gb_mma16_few_pairs) {
+    if (lists_items(s)) {
+        const enum gb_format weights = operation == GB_DOWN ? a->down.format : a->gate_up.format;
         items = (gb_mma16_items *)((uint8_t *)a->workspace + (operation == GB_GATE_UP ? 0 : dots_bytes(s)));
         status = gb_cuda_launch_early("items", gb_mma16_items_kernel, dim3(1), gb_mma16_items_threads,
                                       gb_mma16_items_bytes(s.experts), a->stream, error, a->ids, s.tokens * s.top_k,
-                                      s.experts, pairs_of_item(s), items);
+                                      s.experts, pairs_of_item(s, weights), items);
     }
     if (status == GB_OK && operation != GB_DOWN)
         status = run<true>(*a, items, false, told, error);

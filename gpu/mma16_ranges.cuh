@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gate_up and down of mma16-sm90/1 for several tokens: as many blocks as the multiprocessors hold at once, each with an
- * equal part of all the work.
+ * gate_up and down of mma16-sm90/1 for several tokens: as many blocks as the multiprocessors hold at once take units in
+ * turns.
  *
- * The work is a row of units, which are the groups of tiles of every item (gpu/mma16_items.cuh), item by item, and a
- * block has a range of it. Its four warps have the order's four chains of every unit. A warp's steps follow one another
- * across the ends of units and of items: each step's loads are under way in registers while it computes what comes
- * before.
+ * Units are the groups of tiles of every item (gpu/mma16_items.cuh), item by item. Of n blocks, b has unit b, b + n and
+ * so on: what all blocks read at any time lies side by side, and of an expert that has several items it is the same. A
+ * block's four warps have the order's four chains of every unit. A warp's steps follow one another across the ends of
+ * units: each step's loads are under way in registers while it computes what comes before.
  */
 #ifndef GB_GPU_MMA16_RANGES_CUH
 #define GB_GPU_MMA16_RANGES_CUH
@@ -36,7 +36,8 @@ constexpr uint32_t gb_mma16_block_units = 32;
 
 /* Bytes in shared memory: the sums of two units, in turns, and the items and global scales of all units. While a block
  * finds these, the sums' place holds what gb_mma16_place_pairs needs. Where no kernel lists the items and a
- * multiprocessor's blocks need more than 100 KB, down takes much longer unless all kernels ask for as much shared memory.
+ * multiprocessor's blocks need more than 100 KB, down takes much longer unless all kernels ask for as much shared
+ * memory.
  */
 template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_turns_sums_bytes(uint32_t experts)
 {
@@ -94,15 +95,14 @@ struct gb_mma16_cursor {
     uint32_t unit, group, step; /* of the block, of the unit's item, of the row */
 };
 
-/* To the warp's next step; whether it is another unit's, whose group is `further` groups further on. Where some chains have a step more than others, it is
- * not the same warps that have these in every unit. */
+/* To the warp's next step; whether it is another unit's, whose group is `further` groups further on. Where some chains
+ * have a step more than others, it is not the same warps that have these in every unit. */
 __device__ __forceinline__ uint32_t gb_mma16_chain_of(uint32_t unit, uint32_t steps)
 {
     const uint32_t warp = threadIdx.x / 32, turn = unit % 2 * 2 + unit / 2;
     return (steps > gb_mma16_chains ? warp + turn : warp) % gb_mma16_chains;
 }
-__device__ __forceinline__ bool gb_mma16_forward(gb_mma16_cursor &at, uint32_t steps, uint32_t groups,
-                                                 uint32_t further)
+__device__ __forceinline__ bool gb_mma16_forward(gb_mma16_cursor &at, uint32_t steps, uint32_t groups, uint32_t further)
 {
     at.step += gb_mma16_chains;
     if (at.step < steps)
