@@ -5,7 +5,7 @@
 
 #include "gpu/kernels.cuh"
 #include "gpu/mma16_one_token.cuh"
-#include "gpu/mma16_ranges.cuh"
+#include "gpu/mma16_turns.cuh"
 
 /* What prepare() returns: the weights of the operator, repacked, in device memory. */
 struct gb_cuda_repacked {

@@ -8,8 +8,8 @@
  * block's four warps have the order's four chains of every unit. A warp's steps follow one another across the ends of
  * units: each step's loads are under way in registers while it computes what comes before.
  */
-#ifndef GB_GPU_MMA16_RANGES_CUH
-#define GB_GPU_MMA16_RANGES_CUH
+#ifndef GB_GPU_MMA16_TURNS_CUH
+#define GB_GPU_MMA16_TURNS_CUH
 
 #include "gpu/mma16_experts.cuh"
 
