@@ -152,7 +152,8 @@ enum gb_status launch_turns(const gb_mma16_job &job, uint32_t items, uint32_t mu
 {
     const uint64_t units = (uint64_t)(job.weights.tiles / Shape::Tiles) * items;
     const uint64_t resident = std::min<uint64_t>(units, multiprocessors * Shape::Resident);
-    const uint64_t blocks = std::max(resident, (units + gb_mma16_block_units - 1) / gb_mma16_block_units);
+    const uint64_t least = job.items ? 1 : (units + gb_mma16_items_at_once - 1) / gb_mma16_items_at_once;
+    const uint64_t blocks = std::max(resident, least);
     return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_turns_kernel<Layout, GateUp, Shape>,
                                 dim3((uint32_t)blocks), gb_mma16_threads,
                                 gb_mma16_turns_bytes<Shape>(job.weights.experts), stream, error, job);

@@ -15,7 +15,8 @@ struct alignas(16) gb_mma16_item {
     uint16_t pair[gb_mma16_most_pairs];
     uint32_t expert;
     uint32_t pairs;
-    uint32_t unused[6]; /* to a power of two of bytes: an address takes fewer registers */
+    float global[2];    /* where a block has it in shared memory: the expert's global scales */
+    uint32_t unused[4]; /* to a power of two of bytes: an address takes fewer registers */
 };
 
 /* The items of a batch, by expert. */

@@ -31,14 +31,13 @@ __host__ __device__ constexpr uint32_t gb_mma16_sums(uint32_t tiles, uint32_t pa
     return gb_mma16_chains * pairs * gb_mma16_sums_stride(tiles);
 }
 
-/* A block has no more units: there are as many blocks as that takes. */
-constexpr uint32_t gb_mma16_block_units = 32;
+/* Of a block's units, so many have their items in shared memory, which come by half of that at a time where they are
+ * listed. Where the block finds them by itself, it has no more units: there are as many blocks as that takes. */
+constexpr uint32_t gb_mma16_items_at_once = 32;
 
-/* Bytes in shared memory: the sums of two units, in turns, and the items and global scales of all units. While a block
- * finds these, the sums' place holds what gb_mma16_place_pairs needs. Where no kernel lists the items and a
- * multiprocessor's blocks need more than 100 KB, down takes much longer unless all kernels ask for as much shared
- * memory.
- */
+/* Bytes in shared memory: the sums of two units, in turns, and the items of those to come. While a block finds these,
+ * the sums' place holds what gb_mma16_place_pairs needs. Where no kernel lists the items and a multiprocessor's blocks
+ * need more than 100 KB, down takes much longer unless all kernels ask for as much shared memory. */
 template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_turns_sums_bytes(uint32_t experts)
 {
     const uint32_t sums = 2 * gb_mma16_sums(Shape::Tiles, Shape::Pairs) * (uint32_t)sizeof(float);
@@ -47,45 +46,73 @@ template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_turns_sum
 }
 template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_turns_bytes(uint32_t experts)
 {
-    return gb_mma16_turns_sums_bytes<Shape>(experts) +
-           gb_mma16_block_units * (uint32_t)(sizeof(gb_mma16_item) + 2 * sizeof(float));
+    return gb_mma16_turns_sums_bytes<Shape>(experts) + gb_mma16_items_at_once * (uint32_t)sizeof(gb_mma16_item);
 }
 
-/* How many units this block has, and of each the item, in shared memory. All of the block call it. groups: units of an
- * item; scratch: gb_mma16_turns_sums_bytes; items: out, [gb_mma16_block_units]. */
-template <uint32_t OfItem>
-__device__ uint32_t gb_mma16_find_units(const gb_mma16_job &job, uint32_t groups, void *scratch, gb_mma16_item *items)
+/* gate_up: of gate's rows, or of up's; otherwise it has one. */
+template <bool GateUp>
+__device__ __forceinline__ float gb_mma16_global_scale(const gb_mma16_job &job, uint32_t expert, uint32_t side)
+{
+    return job.weights.global_scales[GateUp ? 2 * expert + side : expert];
+}
+
+/* Items of this block's units from .. to, from the list to their places. All of the block call it. */
+template <bool GateUp>
+__device__ void gb_mma16_copy_items(const gb_mma16_job &job, uint32_t groups, uint32_t from, uint32_t to,
+                                    gb_mma16_item *items)
+{
+    constexpr uint32_t words = sizeof *items / sizeof(uint4), second = offsetof(gb_mma16_item, expert) / sizeof(uint4);
+    for (uint32_t i = from * words + threadIdx.x; i < to * words; i += gb_mma16_threads) {
+        const gb_mma16_item &item = job.items->item[(blockIdx.x + i / words * gridDim.x) / groups];
+        uint4 word = __ldcg((const uint4 *)&item + i % words);
+        if (i % words == second && job.weights.global_scales) {
+            word.z = __float_as_uint(gb_mma16_global_scale<GateUp>(job, word.x, 0));
+            word.w = __float_as_uint(gb_mma16_global_scale<GateUp>(job, word.x, 1));
+        }
+        ((uint4 *)items)[i % (gb_mma16_items_at_once * words)] = word;
+    }
+}
+
+/* The items of this block's units, found among up to 256 pairs. All of the block call it. */
+template <bool GateUp, uint32_t OfItem>
+__device__ uint32_t gb_mma16_find_items(const gb_mma16_job &job, uint32_t groups, void *scratch, gb_mma16_item *items)
 {
     __shared__ uint32_t found;
     uint16_t *place = (uint16_t *)scratch, *expert = place + gb_mma16_few_pairs;
-    if (!job.items) {
-        if (threadIdx.x < 32)
-            found = gb_mma16_place_pairs<OfItem>(job.ids, job.pairs, job.weights.experts, place, expert,
-                                                 (uint32_t *)(expert + gb_mma16_few_pairs));
-        else if (threadIdx.x < 32 + gb_mma16_block_units)
-            items[threadIdx.x - 32].pairs = 0;
-        __syncthreads();
-    }
-    const uint32_t all = (job.items ? __ldcg(&job.items->used) : found) * groups, first = blockIdx.x, n = gridDim.x;
-    const uint32_t units = first < all ? (all - first - 1) / n + 1 : 0;
-    if (job.items) {
-        constexpr uint32_t words = sizeof *items / sizeof(uint4);
-        for (uint32_t i = threadIdx.x; i < units * words; i += gb_mma16_threads) {
-            const gb_mma16_item &item = job.items->item[(first + i / words * n) / groups];
-            ((uint4 *)items)[i] = __ldcg((const uint4 *)&item + i % words);
-        }
-    } else {
-        for (uint32_t p = threadIdx.x; p < job.pairs; p += gb_mma16_threads) {
-            if (place[p] == gb_mma16_no_place)
-                continue;
-            const uint32_t begin = place[p] / gb_mma16_most_pairs * groups;
-            for (uint32_t u = begin > first ? (begin - first + n - 1) / n : 0; first + u * n < begin + groups; u++) {
-                items[u].pair[place[p] % gb_mma16_most_pairs] = (uint16_t)p;
-                items[u].expert = expert[p];
-                atomicAdd(&items[u].pairs, 1u);
-            }
+    const uint32_t first = blockIdx.x, n = gridDim.x;
+    if (threadIdx.x < 32)
+        found = gb_mma16_place_pairs<OfItem>(job.ids, job.pairs, job.weights.experts, place, expert,
+                                             (uint32_t *)(expert + gb_mma16_few_pairs));
+    else if (threadIdx.x < 32 + gb_mma16_items_at_once)
+        items[threadIdx.x - 32].pairs = 0;
+    __syncthreads();
+    for (uint32_t p = threadIdx.x; p < job.pairs; p += gb_mma16_threads) {
+        if (place[p] == gb_mma16_no_place)
+            continue;
+        const uint32_t begin = place[p] / gb_mma16_most_pairs * groups;
+        for (uint32_t u = begin > first ? (begin - first + n - 1) / n : 0; first + u * n < begin + groups; u++) {
+            items[u].pair[place[p] % gb_mma16_most_pairs] = (uint16_t)p;
+            items[u].expert = expert[p];
+            atomicAdd(&items[u].pairs, 1u);
         }
     }
+    __syncthreads();
+    const uint32_t of = threadIdx.x / 2, side = threadIdx.x % 2;
+    if (job.weights.global_scales && of < gb_mma16_items_at_once && items[of].pairs)
+        items[of].global[side] = gb_mma16_global_scale<GateUp>(job, items[of].expert, side);
+    return found;
+}
+
+/* How many units this block has; items: out, [gb_mma16_items_at_once], of the first of them. All of the block call it.
+ * groups: units of an item; scratch: gb_mma16_turns_sums_bytes. */
+template <bool GateUp, uint32_t OfItem>
+__device__ uint32_t gb_mma16_find_units(const gb_mma16_job &job, uint32_t groups, void *scratch, gb_mma16_item *items)
+{
+    const uint32_t used =
+        job.items ? __ldcg(&job.items->used) : gb_mma16_find_items<GateUp, OfItem>(job, groups, scratch, items);
+    const uint32_t all = used * groups, units = blockIdx.x < all ? (all - blockIdx.x - 1) / gridDim.x + 1 : 0;
+    if (job.items)
+        gb_mma16_copy_items<GateUp>(job, groups, 0, min(units, gb_mma16_items_at_once), items);
     __syncthreads();
     return units;
 }
@@ -115,15 +142,15 @@ __device__ __forceinline__ bool gb_mma16_forward(gb_mma16_cursor &at, uint32_t s
 /* What a unit's chains come to: sums, [2][..] of gb_mma16_sums. */
 template <class Format, bool GateUp, class Shape>
 __device__ __forceinline__ void gb_mma16_finish_unit(const gb_mma16_job &job, const gb_mma16_item &item, uint32_t group,
-                                                     const float *sums, const float *global)
+                                                     const float *sums)
 {
     constexpr uint32_t Tiles = Shape::Tiles, stride = gb_mma16_sums_stride(Tiles);
     for (uint32_t i = threadIdx.x; i < item.pairs * Tiles * 8; i += gb_mma16_threads) {
         const uint32_t r = i % 8, tile = i / 8 % Tiles, t = i / 8 / Tiles;
         const size_t to = (size_t)item.pair[t] * job.weights.tiles + group * Tiles + tile;
         const float *from = sums + t * stride + tile * gb_mma16_tile + r;
-        const float low = gb_mma16_dot<Format>(from, Shape::Pairs * stride, global[0]);
-        const float high = gb_mma16_dot<Format>(from + 8, Shape::Pairs * stride, global[1]);
+        const float low = gb_mma16_dot<Format>(from, Shape::Pairs * stride, item.global[0]);
+        const float high = gb_mma16_dot<Format>(from + 8, Shape::Pairs * stride, item.global[1]);
         if (GateUp) {
             job.intermediate[to * 8 + r] = gb_bf16_round(__fmul_rn(gb_cuda_silu(low), high));
         } else {
@@ -193,23 +220,19 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     const uint32_t groups = job.weights.tiles / Tiles, further = gridDim.x % groups;
     const uint32_t steps = gb_mma16_steps<Format>(columns);
     float *sums = (float *)shared;
-    float *global = sums + gb_mma16_turns_sums_bytes<Shape>(job.weights.experts) / sizeof(float); /* [units][2] */
-    gb_mma16_item *items = (gb_mma16_item *)(global + 2 * gb_mma16_block_units);                  /* [units] */
+    gb_mma16_item *items =
+        (gb_mma16_item *)(sums + gb_mma16_turns_sums_bytes<Shape>(job.weights.experts) / sizeof(float));
+    const auto item_of = [&](uint32_t unit) -> const gb_mma16_item & { return items[unit % gb_mma16_items_at_once]; };
     if (!job.ids_ready)
         gb_wait_for_previous();
     gb_let_next_start();
-    const uint32_t units = gb_mma16_find_units<Shape::Pairs>(job, groups, sums, items);
-    if (job.weights.global_scales && threadIdx.x < 2 * units) {
-        const uint32_t expert = items[threadIdx.x / 2].expert;
-        global[threadIdx.x] = job.weights.global_scales[GateUp ? 2 * expert + threadIdx.x % 2 : expert];
-    }
-
+    const uint32_t units = gb_mma16_find_units<GateUp, Shape::Pairs>(job, groups, sums, items);
     const Layout layout(job.weights);
     gb_mma16_cursor now = {0, blockIdx.x % groups, gb_mma16_chain_of(0, steps)}, next = now; /* computed, and loaded */
     gb_mma16_part at;
     const auto find_part = [&] {
         if (next.unit < units)
-            at = layout.forward(layout.part(items[next.unit].expert, next.group * Tiles), next.step);
+            at = layout.forward(layout.part(item_of(next.unit).expert, next.group * Tiles), next.step);
     };
     gb_mma16_step held[Ahead][Tiles] = {};
     const auto load = [&](gb_mma16_step &of, uint32_t n) {
@@ -279,10 +302,12 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
                 }
             }
             __syncthreads(); /* and all have read the sums that the next unit's will replace */
-            gb_mma16_finish_unit<Format, GateUp, Shape>(job, items[done.unit], done.group, of_unit,
-                                                        global + 2 * done.unit);
+            gb_mma16_finish_unit<Format, GateUp, Shape>(job, item_of(done.unit), done.group, of_unit);
+            constexpr uint32_t page = gb_mma16_items_at_once / 2;
+            if (job.items && done.unit % page == 0 && done.unit) /* the page in front is done */
+                gb_mma16_copy_items<GateUp>(job, groups, done.unit + page, min(units, done.unit + 2 * page), items);
             if (now.unit < units) {
-                const gb_mma16_item &item = items[now.unit];
+                const gb_mma16_item &item = item_of(now.unit);
                 x[0] = activations_of(item, 0);
                 x[1] = activations_of(item, Groups - 1);
                 wide = Groups > 1 && item.pairs > gb_mma16_tokens;
