@@ -18,14 +18,16 @@ bool gb_codes_of(const struct gb_quantiser *rules, const float *x, uint32_t coun
 /* Blocks of `columns` elements in a row, and at most so many elements at once: what most recipes ask for. */
 enum { GB_BLOCKS_AT_ONCE = 2048 };
 bool gb_blocks_are_common(const struct gb_quantiser *rules, uint32_t columns);
-/* The largest magnitude of each block, a NaN if there is any. columns: a multiple of 16. maxima: [blocks]. */
+/* The largest magnitude, a NaN if there is any. */
+float gb_largest_magnitude(const float *x, size_t count);
+/* The same of each block. columns: a multiple of 16. maxima: [blocks]. */
 void gb_block_maxima(const float *x, uint32_t blocks, uint32_t columns, float *maxima);
 /* The steps of blocks, as of struct gb_quantiser_step. */
 enum { GB_LEAST_BLOCK = 16, GB_MOST_BLOCKS = GB_BLOCKS_AT_ONCE / GB_LEAST_BLOCK };
 struct gb_block_steps {
     uint32_t code[GB_MOST_BLOCKS];
     float scale[GB_MOST_BLOCKS], operand[GB_MOST_BLOCKS];
-    bool divides[GB_MOST_BLOCKS];
+    uint32_t divides[GB_MOST_BLOCKS]; /* 1 or 0, as wide as the others */
 };
 /* The codes of blocks that are common and whose quotients are numbers, each by its step; in pairs if they are E2M1. */
 void gb_block_codes(const struct gb_quantiser *rules, const float *x, uint32_t blocks, uint32_t columns,

@@ -94,6 +94,17 @@ bool gb_codes_of(const struct gb_quantiser *q, const float *x, uint32_t count, f
 }
 
 /* Magnitudes compare as their bits do, and NaN is above all. */
+GB_VECTOR_CLONES float gb_largest_magnitude(const float *x, size_t count)
+{
+    uint32_t largest = 0;
+#pragma omp simd reduction(max : largest)
+    for (size_t i = 0; i < count; i++) {
+        uint32_t magnitude = f32_bits(x[i]) & 0x7FFFFFFF;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return f32_from_bits(largest);
+}
+
 GB_VECTOR_CLONES void gb_block_maxima(const float *x, uint32_t blocks, uint32_t columns, float *maxima)
 {
     for (uint32_t b = 0; b < blocks; b++) {

@@ -47,9 +47,10 @@ static inline float e4m3_value(uint32_t code)
     uint32_t magnitude = code & 0x7F;
     uint32_t normal = (magnitude << 20) + ((127u - 7) << 23);
     uint32_t subnormal = f32_bits((float)(int32_t)magnitude * 0x1p-9f); /* multiples of 2^-9 */
-    uint32_t is_subnormal = -(uint32_t)(magnitude < 8);                 /* a mask: AVX2 would branch to the product */
+    uint32_t is_subnormal = -(uint32_t)(magnitude < 8);                 /* masks: gcc would branch */
+    uint32_t is_nan = -(uint32_t)(magnitude == 0x7F);
     uint32_t bits = (normal & ~is_subnormal) | (subnormal & is_subnormal);
-    return f32_from_bits(sign | (magnitude == 0x7F ? 0x7FC00000 : bits));
+    return f32_from_bits(sign | (bits & ~is_nan) | (0x7FC00000 & is_nan));
 }
 
 /* Of a number; what lies beyond 448 is 448. Bits are compared: AVX2 would branch where floats are. */

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Formats of weights: names, sizes, and one row as numbers. */
 #include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 #include "quant/multiversion.h"
 #include "quant/elements.h"
 #include "quant/quant.h"
 
-enum { NVFP4_BLOCK = 16, MX_BLOCK = 32, FP8_BLOCK = 128, PAIRS_RUN = 16 /* divides blocks of E2M1 */ };
+enum { NVFP4_BLOCK = 16, MX_BLOCK = 32, FP8_BLOCK = 128 };
 
 /* NVFP4: amax / 6 in E4M3 is off by at most 1/16, so that its largest code is 6; MX: rounded up, a scale leaves more
  * than half of the largest code; FP8: amax / 448 in FP32. Weights first, as `gaugeblock list formats` has them. */
@@ -182,11 +185,15 @@ INLINE void bf16_codes(const struct row_at *at, uint32_t first, uint32_t count, 
         codes[c] = gb_bf16_decode(elements[c]);
 }
 
+/* Bytes are widened in a loop of their own: in the other gcc would narrow every part of a scale. */
 INLINE void e4m3_scales(const struct row_at *at, size_t first, size_t count, float *scales)
 {
     const gb_e4m3 *bytes = (const gb_e4m3 *)at->weights->scales + at->scales + first;
     for (size_t b = 0; b < count; b++)
-        scales[b] = e4m3_value(bytes[b].bits);
+        scales[b] = f32_from_bits(bytes[b].bits);
+#pragma omp simd
+    for (size_t b = 0; b < count; b++)
+        scales[b] = e4m3_value(f32_bits(scales[b]));
 }
 
 INLINE void e8m0_scales(const struct row_at *at, size_t first, size_t count, float *scales)
@@ -263,33 +270,69 @@ static const double e2m1_pairs[256 * 2] = {
     PAIRS_WITH(-2.0), PAIRS_WITH(-3.0), PAIRS_WITH(-4.0), PAIRS_WITH(-6.0),
 };
 
-/* The same of PAIRS_RUN E2M1 codes, looked up in fewer instructions than their bits take. */
-INLINE void scale_pairs(const gb_e2m1x2 *codes, double scale, double *values)
+/* The same of `count` E2M1 codes, whole blocks of `block`, looked up in fewer instructions than their bits take.
+ * scales: [count / block], each times `global`. */
+GB_NARROW_CLONES static void scale_pairs(const gb_e2m1x2 *codes, uint32_t count, uint32_t block, const float *scales,
+                                         double global, double *values)
 {
-    for (uint32_t p = 0; p < PAIRS_RUN / 2; p++)
-        *(pair *)(values + 2 * p) = *(const pair *)(e2m1_pairs + 2 * codes[p].bits) * scale;
+    for (uint32_t first = 0; first < count; first += block, scales++) {
+        const double scale = (double)*scales * global;
+        for (uint32_t p = first / 2; p < (first + block) / 2; p++)
+            *(pair *)(values + 2 * p) = *(const pair *)(e2m1_pairs + 2 * codes[p].bits) * scale;
+    }
+}
+
+#ifdef GB_WIDE_VECTORS
+/* The same with all 16 numbers in two registers, from which a code's four bits choose. */
+GB_WIDE_VECTORS static void scale_pairs_wide(const gb_e2m1x2 *codes, uint32_t count, uint32_t block,
+                                             const float *scales, double global, double *values)
+{
+    const __m512i shifts = _mm512_setr_epi64(0, 4, 8, 12, 16, 20, 24, 28);
+    const __m512d positive = _mm512_setr_pd(0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0);
+    const __m512d negative = _mm512_setr_pd(-0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0);
+    for (uint32_t first = 0; first < count; first += block, scales++) {
+        const __m512d scale = _mm512_set1_pd((double)*scales * global);
+        for (uint32_t c = first; c < first + block; c += 8) {
+            uint32_t eight;
+            memcpy(&eight, codes + c / 2, sizeof eight);
+            const __m512i code = _mm512_srlv_epi64(_mm512_set1_epi64(eight), shifts);
+            const __m512d number = _mm512_permutex2var_pd(positive, code, negative);
+            _mm512_storeu_pd(values + c, _mm512_mul_pd(number, scale));
+        }
+    }
+}
+#endif
+
+static void e2m1_values(const gb_e2m1x2 *codes, uint32_t count, uint32_t block, const float *scales, double global,
+                        double *values)
+{
+#ifdef GB_WIDE_VECTORS
+    if (gb_has_wide_vectors()) {
+        scale_pairs_wide(codes, count, block, scales, global, values);
+        return;
+    }
+#endif
+    scale_pairs(codes, count, block, scales, global, values);
 }
 
 GB_VECTOR_CLONES static void row_values(const struct row_at *at, uint32_t columns, double global, double *values)
 {
     enum { PIECE = 512 }; /* a multiple of every block */
     const struct gb_format_row *format = gb_format_find(at->weights->format);
-    const gb_e2m1x2 *pairs =
-        format->codes == GB_CODEC_E2M1 ? (const gb_e2m1x2 *)at->weights->codes + at->codes / 2 : NULL;
-    const uint32_t block = format->scales ? format->block : PIECE, length = pairs ? PAIRS_RUN : block;
+    const uint32_t block = format->scales ? format->block : PIECE;
     for (uint32_t first = 0; first < columns; first += PIECE) {
         float codes[PIECE], scales[PIECE];
         const uint32_t count = columns - first < PIECE ? columns - first : PIECE;
         decode_scales(at, format->scales, first / block, divide_up(count, block), scales);
-        if (!pairs)
-            decode_codes(at, format->codes, first, count, codes);
-        for (uint32_t run = 0; run < count; run += length) {
-            const double scale = (double)scales[run / block] * global;
-            if (pairs)
-                scale_pairs(pairs + (first + run) / 2, scale, values + first + run);
-            else
-                scale_run(codes + run, count - run < length ? count - run : length, scale, values + first + run);
+        if (format->codes == GB_CODEC_E2M1) {
+            e2m1_values((const gb_e2m1x2 *)at->weights->codes + (at->codes + first) / 2, count, block, scales, global,
+                        values + first);
+            continue;
         }
+        decode_codes(at, format->codes, first, count, codes);
+        for (uint32_t run = 0; run < count; run += block)
+            scale_run(codes + run, count - run < block ? count - run : block, (double)scales[run / block] * global,
+                      values + first + run);
     }
 }
 

@@ -113,28 +113,10 @@ static enum gb_status quantise_bf16(const float *values, uint32_t rows, uint32_t
     return GB_OK;
 }
 
-/* The largest magnitude; not finite if any is not. */
-static float largest_of(const float *values, size_t count)
-{
-    enum { PIECE = 4096 };
-    float largest = 0.0f, piece;
-    size_t i = 0;
-    for (; i + PIECE <= count; i += PIECE) {
-        gb_block_maxima(values + i, 1, PIECE, &piece);
-        largest = piece > largest || isnan(piece) ? piece : largest;
-        if (!isfinite(largest))
-            return largest;
-    }
-    for (; i < count; i++)
-        if (fabsf(values[i]) > largest || isnan(values[i]))
-            largest = fabsf(values[i]);
-    return largest;
-}
-
 enum gb_status gb_quantise(const struct gb_recipe *recipe, const float *values, uint32_t rows, uint32_t columns,
                            void *codes, void *scales, float *global_scale, struct gb_error *error)
 {
-    float amax = largest_of(values, (size_t)rows * columns), global;
+    float amax = gb_largest_magnitude(values, (size_t)rows * columns), global;
     for (size_t i = 0; !isfinite(amax) && i < (size_t)rows * columns; i++)
         if (!isfinite(values[i]))
             return gb_fail(error, GB_EINVAL, "element [%zu, %zu] = %g is not finite", i / columns, i % columns,
