@@ -55,22 +55,21 @@ static void round_to(enum gb_format format, struct spread *v)
 }
 
 /* A dot product of `count` terms with exact inputs, and a bias (or NULL), accumulated in any order, rounded as
- * gate_up's are: if there is a bias, before it and after it. reach: what its factors may multiply an error by; typical:
- * whether that is asked for. */
+ * gate_up's are: if there is a bias, before it and after it. reach: what its factors may multiply an error by. */
 static struct spread projection(const double *row, const double *x, uint32_t count, const float *bias,
-                                const struct gb_rounding_points *points, double reach, bool typical)
+                                const struct gb_rounding_points *points, double reach)
 {
-    struct spread r = {0};
+    struct gb_product_sums sums;
     enum gb_format format = points->stages.gate_up;
-    double absolute, squares = 0.0, order = 0.0, u = ldexp(1.0, -(int)points->accumulator_bits);
+    double order = 0.0, u = ldexp(1.0, -(int)points->accumulator_bits);
     double n = count + gb_extra_roundings(points) + (bias ? 1.0 : 0.0), added = bias ? (double)*bias : 0.0;
     bool truncates = gb_may_truncate(points->accumulator_bits);
-    gb_sum_products(row, x, count, &r.value, &absolute);
+    gb_sum_products(row, x, count, &sums);
+    struct spread r = {.value = sums.value};
+    double absolute = sums.absolute, squares = sums.squares + gb_squared(added);
     absolute += fabs(added);
     r.underflow = gb_underflow(points, count, gb_extra_roundings(points) + 2.0, n, reach);
     r.worst = gamma_n(n, u) * absolute + r.underflow;
-    if (typical || truncates)
-        squares = gb_sum_squared_products(row, x, count) + gb_squared(added);
     if (truncates)
         order = gb_order_variance(n, u, r.value + added, squares);
     r.variance = gb_sum_variance(n, u, gb_squared(absolute), order);
@@ -282,7 +281,6 @@ static void neuron(const struct work *w, uint32_t g, uint32_t i, double *rows)
     const uint32_t H = w->shape->hidden, I = w->shape->intermediate, expert = w->groups->expert[g];
     const struct gb_bounds *b = w->bounds;
     const float *bias = gb_bias_of(w->weights->extension.gate_up_bias, expert, 2 * I);
-    const bool typical = b->unrounded_typical;
     gb_weights_row(&w->weights->gate_up, expert, i, rows);
     gb_weights_row(&w->weights->gate_up, expert, I + i, rows + H);
     double reach[2] = {gb_weights_reach(&w->weights->gate_up, expert, i),
@@ -291,8 +289,8 @@ static void neuron(const struct work *w, uint32_t g, uint32_t i, double *rows)
         size_t pair = w->groups->pair[n], at = pair * I + i;
         const size_t token = pair / w->shape->top_k;
         const double *x = w->x + token * H, own = w->reach_x[token];
-        struct spread gate = projection(rows, x, H, bias ? bias + i : NULL, w->points, reach[0] * own, typical);
-        struct spread up = projection(rows + H, x, H, bias ? bias + I + i : NULL, w->points, reach[1] * own, typical);
+        struct spread gate = projection(rows, x, H, bias ? bias + i : NULL, w->points, reach[0] * own);
+        struct spread up = projection(rows + H, x, H, bias ? bias + I + i : NULL, w->points, reach[1] * own);
         struct spread h = gated(gb_activation_find(w->weights->extension.activation), gate, up, w->u, w->points);
         put(b->unrounded_worst, at, h.worst);
         put(b->unrounded_sigma, at, sqrt(h.variance));

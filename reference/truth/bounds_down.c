@@ -26,11 +26,13 @@ struct work {
 static void add_slot(struct work *w, uint32_t pair, uint32_t r, const double *row, double reach, const float *bias)
 {
     const uint32_t top_k = w->shape->top_k, I = w->shape->intermediate, token = pair / top_k;
-    double n = I + gb_extra_roundings(w->points) + (bias ? 1.0 : 0.0), weight = w->routing_weights[pair], absolute;
+    double n = I + gb_extra_roundings(w->points) + (bias ? 1.0 : 0.0), weight = w->routing_weights[pair];
     double u = ldexp(1.0, -(int)w->points->accumulator_bits);
     size_t o = (size_t)token * w->shape->hidden + r;
-    struct spread d = {0};
-    gb_sum_products(row, w->intermediate + (size_t)pair * I, I, &d.value, &absolute);
+    struct gb_product_sums sums;
+    gb_sum_products(row, w->intermediate + (size_t)pair * I, I, &sums);
+    struct spread d = {.value = sums.value};
+    double absolute = sums.absolute;
     absolute += bias ? fabs((double)*bias) : 0.0;
     absolute += gb_open_codes_row(&w->open, w->covariance, top_k, I, pair, r, row, weight);
     double underflow = gb_underflow_slot(w->shape, w->points, bias, reach, w->reach[pair], weight);
@@ -39,8 +41,7 @@ static void add_slot(struct work *w, uint32_t pair, uint32_t r, const double *ro
     w->out.underflow[o] += underflow;
     d.value += bias ? (double)*bias : 0.0;
     if (gb_may_truncate(w->points->accumulator_bits)) {
-        double squares = gb_sum_squared_products(row, w->intermediate + (size_t)pair * I, I);
-        squares += bias ? gb_squared((double)*bias) : 0.0;
+        double squares = sums.squares + (bias ? gb_squared((double)*bias) : 0.0);
         w->out.order[o] += gb_squared(weight) * gb_order_variance(n, u, d.value, squares);
         w->out.squares[o] += gb_squared(weight * d.value);
     }

@@ -104,17 +104,14 @@ double gb_open_codes_row(const struct gb_open_codes *o, struct gb_covariance *m,
 static void take_out(const double *basis, uint32_t count, uint32_t hidden, double *values)
 {
     for (uint32_t q = 0; q < count; q++) {
-        double along, absolute;
-        gb_sum_products(basis + (size_t)q * hidden, values, hidden, &along, &absolute);
+        double along = gb_sum_inner_product(basis + (size_t)q * hidden, values, hidden);
         gb_add_multiple(basis + (size_t)q * hidden, -along, hidden, values);
     }
 }
 
 static double length(const double *values, uint32_t count)
 {
-    double squares, absolute;
-    gb_sum_products(values, values, count, &squares, &absolute);
-    return sqrt(squares);
+    return sqrt(gb_sum_inner_product(values, values, count));
 }
 
 /* Modified Gram-Schmidt, once more where most of a column was lost. Columns that others span become zero. */

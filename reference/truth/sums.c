@@ -53,12 +53,9 @@ static inline uint32_t smaller(uint32_t a, uint32_t b)
 #define BEST(name) name##_of_4
 #endif
 
-void gb_sum_products(const double *a, const double *x, uint32_t count, double *sum, double *absolute)
+void gb_sum_products(const double *a, const double *x, uint32_t count, struct gb_product_sums *sums)
 {
-    double sums[2];
     BEST(products)(a, x, count, sums);
-    *sum = sums[0];
-    *absolute = sums[1];
 }
 
 double gb_sum_inner_product(const double *a, const double *x, uint32_t count)

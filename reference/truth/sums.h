@@ -6,15 +6,18 @@
 
 #include <stdint.h>
 
-/* sum of a[i] * x[i] and of |a[i] * x[i]|. */
-void gb_sum_products(const double *a, const double *x, uint32_t count, double *sum, double *absolute);
+/* Sums of a[i] * x[i], of |a[i] * x[i]| and of (a[i] * x[i])^2. */
+struct gb_product_sums {
+    double value, absolute, squares;
+};
+void gb_sum_products(const double *a, const double *x, uint32_t count, struct gb_product_sums *sums);
 /* The first of them alone. */
 double gb_sum_inner_product(const double *a, const double *x, uint32_t count);
 
 /* y[i] += factor * x[i]. */
 void gb_add_multiple(const double *x, double factor, uint32_t count, double *y);
 
-/* sum of (a[i] * x[i])^2. */
+/* The last of them alone. */
 double gb_sum_squared_products(const double *a, const double *x, uint32_t count);
 
 /* Values that carry errors, in arrays. */

@@ -16,20 +16,20 @@ typedef int64_t NAMED(words) __attribute__((vector_size(WIDTH * sizeof(int64_t))
 #define TERMS_AT(array, n) (*(const NAMED(vector) *)((array) + (size_t)(n)*WIDTH))
 #define MAGNITUDE(v) ((NAMED(vector))((NAMED(words))(v)&INT64_MAX))
 
-FOR_CPUS static void NAMED(products)(const double *a, const double *x, uint32_t count, double sums[2])
+FOR_CPUS static void NAMED(products)(const double *a, const double *x, uint32_t count, struct gb_product_sums *sums)
 {
-    NAMED(vector) sum[VECTORS] = {{0}}, absolute[VECTORS] = {{0}};
+    NAMED(vector) value[VECTORS] = {{0}}, absolute[VECTORS] = {{0}}, squares[VECTORS] = {{0}};
     double room[2][LANES];
     for (uint32_t i = 0; i < count; i += LANES) {
         const double *left = TERMS(a, i, count, room[0]), *right = TERMS(x, i, count, room[1]);
         UNROLLED(n, VECTORS) {
             NAMED(vector) p = TERMS_AT(left, n) * TERMS_AT(right, n);
-            sum[n] += p;
+            value[n] += p;
             absolute[n] += MAGNITUDE(p);
+            squares[n] += p * p;
         }
     }
-    sums[0] = total(sum);
-    sums[1] = total(absolute);
+    *sums = (struct gb_product_sums){total(value), total(absolute), total(squares)};
 }
 
 FOR_CPUS static double NAMED(inner_product)(const double *a, const double *x, uint32_t count)

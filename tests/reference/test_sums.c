@@ -61,12 +61,14 @@ static void rows(void **state)
         expect_bits(name, count, got, lane_sum(d.terms, count));                                                       \
     } while (0)
     for (uint32_t count = 1; count <= MOST; count++) {
-        double sum, absolute, variance;
+        double sum, variance;
+        struct gb_product_sums p;
         struct gb_spread_sums s;
-        gb_sum_products(d.a, d.x, count, &sum, &absolute);
-        EXPECT("products", sum, d.a[i] * d.x[i]);
+        gb_sum_products(d.a, d.x, count, &p);
+        EXPECT("products", p.value, d.a[i] * d.x[i]);
         EXPECT("an inner product", gb_sum_inner_product(d.a, d.x, count), d.a[i] * d.x[i]);
-        EXPECT("absolute products", absolute, fabs(d.a[i] * d.x[i]));
+        EXPECT("absolute products", p.absolute, fabs(d.a[i] * d.x[i]));
+        EXPECT("squares", p.squares, (d.a[i] * d.x[i]) * (d.a[i] * d.x[i]));
         EXPECT("squared products", gb_sum_squared_products(d.a, d.x, count), (d.a[i] * d.x[i]) * (d.a[i] * d.x[i]));
         gb_sum_spreads(d.a, &(struct gb_spreads){d.x, d.worst, d.variance, d.bias, d.underflow}, count, &s);
         EXPECT("values", s.value, d.a[i] * d.x[i]);
