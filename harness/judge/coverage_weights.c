@@ -68,18 +68,28 @@ static bool zero_block(const uint8_t *codes, uint32_t rows, size_t bytes, size_t
     return !any;
 }
 
+/* How many blocks that are one word each are zero_block. */
+static uint64_t zero_words(const uint8_t *codes, size_t words, uint64_t magnitude)
+{
+    uint64_t count = 0;
+    for (size_t i = 0; i < words; i++)
+        count += (word_of(codes + i * sizeof magnitude, sizeof magnitude) & magnitude) == 0;
+    return count;
+}
+
 static uint64_t zero_blocks(const struct matrix *m)
 {
     uint32_t down = gb_format_block_rows(m->format);
     size_t pitch = gb_row_code_bytes(m->format, m->columns);
     bool pairs = gb_format_find(m->format)->codes == GB_CODEC_E2M1;
     size_t across = gb_format_block(m->format) / (pairs ? 2 : 1);
-    uint64_t count = 0;
+    uint64_t count = 0, magnitude = pairs ? 0x7777777777777777 : 0x7F7F7F7F7F7F7F7F;
+    if (down == 1 && across == sizeof magnitude)
+        return zero_words(m->codes, m->rows * pitch / sizeof magnitude, magnitude);
     for (uint32_t r = 0; r < m->rows; r += down)
         for (size_t c = 0; c < pitch; c += across)
             count += zero_block((const uint8_t *)m->codes + r * pitch + c, m->rows - r < down ? m->rows - r : down,
-                                pitch - c < across ? pitch - c : across, pitch,
-                                pairs ? 0x7777777777777777 : 0x7F7F7F7F7F7F7F7F);
+                                pitch - c < across ? pitch - c : across, pitch, magnitude);
     return count;
 }
 
