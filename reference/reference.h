@@ -351,8 +351,8 @@ struct gb_covariance {
                           direction along which an error proportional to it stands out most from rounding */
     double *signal;    /* [tokens, directions]: direction . share, truth's */
     double *variance;  /* [tokens, directions]: of direction . error */
-    double *factor;    /* [tokens, tiles, tile, tile]: L, lower, L L^T the covariance of the errors of a tile; NULL if
-                          a token's errors are independent: then there is one tile, and */
+    double *factor;    /* [tokens, tiles, tile * (tile + 1) / 2]: L, lower, row by row, L L^T the covariance of the
+                          errors of a tile; NULL if a token's errors are independent: then there is one tile, and */
     double *deviation; /* [tokens, hidden]: sigma of each */
     double *underflow; /* [tokens, tiles]: what underflow adds to the square of the length of L^-1 error, at most */
     uint32_t *open; /* [tokens]: how many codes of a re-quantised intermediate are open, GB_LEFT_OUT for a token about

@@ -46,7 +46,7 @@ static uint32_t tile_rows(const struct work *w, uint32_t tile)
 
 static double *tile_factor(const struct gb_covariance *m, uint32_t token, uint32_t tile)
 {
-    return m->factor + ((size_t)token * m->tiles + tile) * m->tile * m->tile;
+    return m->factor + ((size_t)token * m->tiles + tile) * gb_triangle(m->tile);
 }
 
 /* A pair's truth on output o goes to its direction, and a column for each error of its intermediate to `column`. */
@@ -74,7 +74,7 @@ static void add_strip(struct work *w, uint32_t tile, uint32_t first, uint32_t en
             uint32_t pair = w->groups->pair[n];
             for (uint32_t r = 0; r < end; r++)
                 add_output(w, pair, start + r, rows + (size_t)r * inner, r >= first, scaled + (size_t)r * inner);
-            gb_add_gram(scaled, first, end - first, inner, tile_factor(w->m, pair / w->shape->top_k, tile), w->m->tile);
+            gb_add_gram(scaled, first, end - first, inner, tile_factor(w->m, pair / w->shape->top_k, tile));
         }
     }
 }
@@ -194,13 +194,13 @@ static void add_own_errors(struct work *w)
 static void factorise(struct work *w, uint32_t token, uint32_t tile)
 {
     double *l = tile_factor(w->m, token, tile);
-    uint32_t n = tile_rows(w, tile), stride = w->m->tile;
-    size_t first = (size_t)token * w->shape->hidden + (size_t)tile * stride;
+    uint32_t n = tile_rows(w, tile);
+    size_t first = (size_t)token * w->shape->hidden + (size_t)tile * w->m->tile;
     for (uint32_t r = 0; r < n; r++) {
-        double *row = l + (size_t)r * stride, own = own_variance(w, first + r), underflow = underflow_of(w, first + r);
+        double *row = l + gb_triangle(r), own = own_variance(w, first + r), underflow = underflow_of(w, first + r);
         if (underflow > 0.0) /* C is no smaller than its diagonal part */
             w->m->underflow[(size_t)token * w->m->tiles + tile] += squared(underflow) / own;
-        gb_solve_lower(l, stride, r, row);
+        gb_solve_lower(l, r, row);
         row[r] = sqrt(fmax(row[r] + own - gb_sum_inner_product(row, row, r), own));
     }
 }
@@ -208,7 +208,7 @@ static void factorise(struct work *w, uint32_t token, uint32_t tile)
 void gb_covariance_whiten(const struct gb_covariance *m, uint32_t token, uint32_t tile, uint32_t count, double *values)
 {
     if (m->factor)
-        gb_solve_lower(m->factor + ((size_t)token * m->tiles + tile) * m->tile * m->tile, m->tile, count, values);
+        gb_solve_lower(tile_factor(m, token, tile), count, values);
     for (uint32_t r = 0; r < count && !m->factor; r++) {
         double sigma = m->deviation[(size_t)token * m->tile + r];
         values[r] = sigma > 0.0 ? values[r] / sigma : 0.0;
@@ -219,9 +219,9 @@ void gb_covariance_whiten(const struct gb_covariance *m, uint32_t token, uint32_
 static void unwhiten_transposed(const struct gb_covariance *m, uint32_t token, uint32_t tile, uint32_t count,
                                 double *values)
 {
-    const double *l = m->factor + ((size_t)token * m->tiles + tile) * m->tile * m->tile;
+    const double *l = tile_factor(m, token, tile);
     for (uint32_t r = count; r-- > 0;) {
-        const double *row = l + (size_t)r * m->tile;
+        const double *row = l + gb_triangle(r);
         values[r] = row[r] > 0.0 ? values[r] / row[r] : 0.0;
         gb_add_multiple(row, -values[r], r, values);
     }
@@ -284,7 +284,7 @@ static enum gb_status allocate(struct work *w, struct gb_error *error)
     m->direction = calloc((size_t)m->tokens * m->directions * hidden, sizeof(float));
     m->variance = doubles((size_t)m->tokens * m->directions);
     m->signal = doubles((size_t)m->tokens * m->directions);
-    m->factor = doubles((size_t)m->tokens * m->tiles * m->tile * m->tile);
+    m->factor = doubles((size_t)m->tokens * m->tiles * gb_triangle(m->tile));
     m->underflow = doubles((size_t)m->tokens * m->tiles);
     w->propagated = doubles(m->tokens * hidden);
     w->projected = doubles((size_t)m->tokens * w->shape->top_k * m->directions);

@@ -84,7 +84,7 @@ double gb_sum_scaled(const double *row, const double *h, const double *sigma, do
     return BEST(scale)(row, h, sigma, weight, count, scaled, variance);
 }
 
-void gb_add_gram(const double *a, uint32_t first, uint32_t rows, uint32_t columns, double *c, uint32_t stride)
+void gb_add_gram(const double *a, uint32_t first, uint32_t rows, uint32_t columns, double *c)
 {
     const uint32_t end = first + rows;
     for (uint32_t r = first; r < end; r += GRAM_ROWS)
@@ -93,17 +93,17 @@ void gb_add_gram(const double *a, uint32_t first, uint32_t rows, uint32_t column
             BEST(gram_block)(a, r, q, end - 1, columns, dots);
             for (uint32_t i = r; i < smaller(r + GRAM_ROWS, end); i++)
                 for (uint32_t j = q; j < smaller(q + BLOCK, i + 1); j++)
-                    c[(size_t)i * stride + j] += dots[i - r][j - q];
+                    c[gb_triangle(i) + j] += dots[i - r][j - q];
         }
 }
 
 /* Elements first .. end - 1 of x, at most BLOCK of one vector of lanes, which begins with `whole`. */
-static void solve_rows(const double *l, uint32_t stride, uint32_t whole, uint32_t first, uint32_t end, double *x)
+static void solve_rows(const double *l, uint32_t whole, uint32_t first, uint32_t end, double *x)
 {
     const double *rows[BLOCK];
     double lanes[BLOCK][LANES];
     for (uint32_t k = 0; k < BLOCK; k++)
-        rows[k] = l + (size_t)smaller(first + k, end - 1) * stride;
+        rows[k] = l + gb_triangle(smaller(first + k, end - 1));
     BEST(row_products)(rows, x, whole, lanes);
     for (uint32_t r = first; r < end; r++) {
         const double *row = rows[r - first];
@@ -114,10 +114,10 @@ static void solve_rows(const double *l, uint32_t stride, uint32_t whole, uint32_
     }
 }
 
-void gb_solve_lower(const double *l, uint32_t stride, uint32_t count, double *x)
+void gb_solve_lower(const double *l, uint32_t count, double *x)
 {
     for (uint32_t r = 0; r < count; r += BLOCK)
-        solve_rows(l, stride, r / LANES * LANES, r, smaller(r + BLOCK, count), x);
+        solve_rows(l, r / LANES * LANES, r, smaller(r + BLOCK, count), x);
 }
 
 /* The rows of a that begin at `a`, BLOCK of them, of which `count` exist; the last one stands for the others. */

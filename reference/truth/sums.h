@@ -4,6 +4,7 @@
 #ifndef GB_REFERENCE_TRUTH_SUMS_H
 #define GB_REFERENCE_TRUTH_SUMS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* Sums of a[i] * x[i], of |a[i] * x[i]| and of (a[i] * x[i])^2. */
@@ -37,11 +38,16 @@ void gb_sum_spreads(const double *row, const struct gb_spreads *h, uint32_t coun
 double gb_sum_scaled(const double *row, const double *h, const double *sigma, double weight, uint32_t count,
                      double *scaled, double *variance);
 
-/* c += a a^T in its lower triangle, rows first .. first + rows - 1. a: [first + rows, columns]; c: rows of `stride`. */
-void gb_add_gram(const double *a, uint32_t first, uint32_t rows, uint32_t columns, double *c, uint32_t stride);
-/* L x = b in place: x holds b, then x, [count]; l: L in the lower triangle, rows of `stride`. x is 0 in rows whose
- * element of the diagonal is not above 0. */
-void gb_solve_lower(const double *l, uint32_t stride, uint32_t count, double *x);
+/* A lower triangle lies row by row: elements before row r, and so of r rows. */
+static inline size_t gb_triangle(uint32_t r)
+{
+    return (size_t)r * ((size_t)r + 1) / 2;
+}
+/* c += a a^T, rows first .. first + rows - 1. a: [first + rows, columns]; c: a lower triangle. */
+void gb_add_gram(const double *a, uint32_t first, uint32_t rows, uint32_t columns, double *c);
+/* L x = b in place: x holds b, then x, [count]; l: L, a lower triangle. x is 0 in rows whose element of the diagonal is
+ * not above 0. */
+void gb_solve_lower(const double *l, uint32_t count, double *x);
 
 /* c [m, n] += a [m, k] . b [k, n], over k in ascending order. a: rows of `stride`. */
 void gb_add_product(const float *a, uint32_t stride, uint32_t m, uint32_t k, const double *b, uint32_t n, double *c);

@@ -115,13 +115,13 @@ static void check_factor(const struct expected *e, uint32_t token)
     uint32_t hidden = e->problem.arguments.shape.hidden;
 
     for (uint32_t k = 0; k < m->tiles; k++) {
-        const double *l = m->factor + ((size_t)token * m->tiles + k) * m->tile * m->tile;
+        const double *l = m->factor + ((size_t)token * m->tiles + k) * m->tile * (m->tile + 1) / 2;
         for (uint32_t r = 0; r < m->tile && k * m->tile + r < hidden; r++)
             for (uint32_t c = 0; c <= r; c++) {
                 double sum = 0;
                 const double *row = e->covariance + (size_t)(k * m->tile + r) * hidden + k * m->tile;
                 for (uint32_t i = 0; i <= c; i++)
-                    sum += l[r * m->tile + i] * l[c * m->tile + i];
+                    sum += l[r * (r + 1) / 2 + i] * l[c * (c + 1) / 2 + i];
                 expect_near("covariance", c, sum, row[c],
                             sqrt(row[r] * e->covariance[(size_t)(k * m->tile + c) * (hidden + 1)]));
             }
@@ -223,7 +223,7 @@ static void no_row_past_the_last(void **state)
     assert_int_equal(gb_covariance_new(&shape, e.problem.ids, e.problem.truth_routing_weights, e.intermediate, &edge,
                                        &e.bounds, &again, NULL),
                      GB_OK);
-    const size_t factors = (size_t)again.tokens * again.tiles * again.tile * again.tile;
+    const size_t factors = (size_t)again.tokens * again.tiles * again.tile * (again.tile + 1) / 2;
     assert_memory_equal(again.factor, e.moments.factor, sizeof *again.factor * factors);
     gb_covariance_free(&again);
     munmap(map, mapped + page);
