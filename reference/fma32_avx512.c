@@ -4,8 +4,10 @@
  *
  * A row is taken in stretches of 32 chunks, two teams and an accumulator for each. The two go side by side, and so do
  * two rows of one stretch or four of one team, and the two runs of an NVFP4 chunk, so that the CPU has several chains
- * of fma to work on, each of which waits for its last. Longer rows go one by one: their codes are one stream of memory.
- * Codes are asked for AHEAD_BYTES before they are needed, and scales with them; before a tile ends, those of the next.
+ * of fma to work on, each of which waits for its last. Four dot products share step 4.
+ * The rows of a tile are that many streams of memory: with four, each of the tile's quarters is one, which reads DRAM
+ * faster than one stream does. Codes are asked for AHEAD_BYTES before they are needed, and scales with them; before a
+ * stream ends, those of the next tile.
  */
 #include "reference/fma32_lanes.h"
 
@@ -15,10 +17,10 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* PASS: how many activations share the decoding of a weight. SIDE_BY_SIDE: rows of one team. */
+/* PASS: dot products that share step 4, of rows, and of activations that share the decoding of a weight. */
 enum { TEAM = 16, TEAMS = GB_LANES / TEAM, REGISTER_BYTES = 64, TEAM_BYTES = 4 * REGISTER_BYTES };
-enum { PASS = 4, SIDE_BY_SIDE = 4 };
-enum { AHEAD_BYTES = 4096 };
+enum { PASS = 4 };
+enum { AHEAD_BYTES = 1024 };
 
 /* A stretch of some rows, and the activations of a pass. */
 struct stretch {
@@ -61,11 +63,18 @@ INLINE struct four load_team(const struct stretch *s, uint32_t r, uint32_t t)
         const size_t at = r * s->code_bytes + (4 * t + q) * REGISTER_BYTES;
         const uint8_t *from = s->codes + at;
         size_t bytes = part(s->bytes, REGISTER_BYTES, 4 * t + q);
-        _mm_prefetch((const char *)s->later_codes + at, _MM_HINT_T0);
         z.of[q] = bytes == REGISTER_BYTES ? _mm512_loadu_si512(from)
                                           : _mm512_maskz_loadu_epi8(((__mmask64)1 << bytes) - 1, from);
     }
     return z;
+}
+
+/* Asks for its share of the later codes, in step k of so many: evenly, since the CPU waits for few lines at a time. */
+INLINE void ask(const struct stretch *s, uint32_t k, uint32_t steps)
+{
+    const uint32_t row = 4 * s->teams, lines = s->rows * row;
+    UNROLL for (uint32_t i = k * lines / steps; i < (k + 1) * lines / steps; i++)
+        _mm_prefetch((const char *)s->later_codes + i / row * s->code_bytes + i % row * REGISTER_BYTES, _MM_HINT_T0);
 }
 
 /* Register d holds dword d of every chunk. */
@@ -89,13 +98,12 @@ INLINE void element(const struct stretch *s, uint32_t r, uint32_t t, uint32_t k,
     }
 }
 
-/* The end of a run of team t in row r: acc = fma(scale, p, acc), and p = +0. */
-INLINE void join(const struct stretch *s, uint32_t r, uint32_t t, __m512 scale, struct sums *p, struct sums *acc)
+/* The end of a run of team t in row r: acc = fma(scale, p, acc). */
+INLINE void join(const struct stretch *s, uint32_t r, uint32_t t, __m512 scale, const struct sums *p, struct sums *acc)
 {
     UNROLL for (uint32_t i = r * s->count; i < (r + 1) * s->count; i++)
     {
         acc->of[t][i] = _mm512_fmadd_ps(scale, p->of[t][i], acc->of[t][i]);
-        p->of[t][i] = _mm512_setzero_ps();
     }
 }
 
@@ -125,43 +133,76 @@ INLINE __m512 existing(const struct stretch *s, uint32_t t, __m512 scale)
     OF_16(byte, 0u), OF_16(byte, 16u), OF_16(byte, 32u), OF_16(byte, 48u), OF_16(byte, 64u), OF_16(byte, 80u),         \
         OF_16(byte, 96u), OF_16(byte, 112u)
 
-/* For every code in `codes` its magnitude's byte in a table of 128. */
-INLINE __m512i look_up(const uint8_t table[128], __m512i codes)
-{
-    return _mm512_permutex2var_epi8(_mm512_load_si512(table), codes, _mm512_load_si512(table + 64));
-}
-
 /* Bytes 3 and 2 of E4M3 codes as FP32. */
 struct e4m3 {
     __m512i upper, lower;
 };
 
+/* For every code the byte of its lowest 6 bits in the table's first half, or in the second where bit 6 is set. */
+INLINE __m512i look_up(const uint8_t table[128], __m512i codes, __mmask64 second)
+{
+    __m512i byte = _mm512_permutexvar_epi8(codes, _mm512_load_si512(table));
+    return _mm512_mask_permutexvar_epi8(byte, second, codes, _mm512_load_si512(table + 64));
+}
+
 INLINE struct e4m3 decode_e4m3(__m512i codes)
 {
     static const uint8_t upper[128] __attribute__((aligned(64))) = {OF_128(E4M3_UPPER)};
     static const uint8_t lower[128] __attribute__((aligned(64))) = {OF_128(E4M3_LOWER)};
-    const __m512i sign = _mm512_and_si512(codes, _mm512_set1_epi8((char)0x80));
-    return (struct e4m3){_mm512_or_si512(look_up(upper, codes), sign), look_up(lower, codes)};
+    const __m512i sign = _mm512_set1_epi8((char)0x80);
+    const __mmask64 second = _mm512_test_epi8_mask(codes, _mm512_set1_epi8(0x40));
+    const __m512i magnitude = look_up(upper, codes, second);
+    return (struct e4m3){_mm512_ternarylogic_epi32(magnitude, codes, sign, 0xF8 /* a | b & c */),
+                         look_up(lower, codes, second)};
 }
 
-/* Scales of both runs of every team's chunks in row r; -0 where there is none. Decoded, a chunk's two are a dword, and
- * dwords are brought into the positions of activations. */
-INLINE void nvfp4_scales(const struct stretch *s, uint32_t r, __m512 scale[TEAMS][2])
+/* The bf16 in the lower half of every dword, and in the upper one. */
+INLINE __m512 lower_half(__m512i pair)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+}
+
+INLINE __m512 upper_half(__m512i pair)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32((int)0xFFFF0000)));
+}
+
+/* NVFP4's scale codes of team t in row r; that of -0 where there is none. */
+INLINE __m256i load_scales(const struct stretch *s, uint32_t r, uint32_t t)
+{
+    const size_t count = part(s->bytes, TEAM_BYTES, t) / 8, at = r * s->scale_bytes + t * (TEAM_BYTES / 8);
+    const __mmask32 there = (__mmask32)(((uint64_t)1 << count) - 1);
+    _mm_prefetch((const char *)s->later_scales + at, _MM_HINT_T0);
+    return _mm256_mask_loadu_epi8(_mm256_set1_epi8((char)0x80), there, s->scales + at);
+}
+
+/* Scales of both runs of the chunks of two teams; -0 where there is none. Decoded, a chunk's two are a dword, and
+ * dwords are brought into the positions of activations. scale: [teams, runs] */
+INLINE void decode_scales(__m512i codes, __m512 scale[2][2])
 {
     const __m512i place = _mm512_set_epi32(23, 7, 19, 3, 22, 6, 18, 2, 21, 5, 17, 1, 20, 4, 16, 0);
-    const __m512i upper = _mm512_set1_epi32((int)0xFFFF0000);
-    const size_t count = s->bytes / 8, at = r * s->scale_bytes;
-    const __mmask64 there = count == 64 ? ~(__mmask64)0 : ((__mmask64)1 << count) - 1;
-    struct e4m3 of = decode_e4m3(_mm512_mask_loadu_epi8(_mm512_set1_epi8((char)0x80), there, s->scales + at));
-    _mm_prefetch((const char *)s->later_scales + at, _MM_HINT_T0);
+    struct e4m3 of = decode_e4m3(codes);
     __m512i chunks_0 = _mm512_unpacklo_epi8(of.lower, of.upper); /* 0 1 2 3 | 8 ..; two scales each, as words */
     __m512i chunks_4 = _mm512_unpackhi_epi8(of.lower, of.upper); /* 4 5 6 7 | 12 .. */
-    UNROLL for (uint32_t t = 0; t < s->teams; t++)
+    UNROLL for (uint32_t t = 0; t < 2; t++)
     {
         __m512i chunks =
             _mm512_permutex2var_epi32(chunks_0, _mm512_add_epi32(place, _mm512_set1_epi32(8 * (int)t)), chunks_4);
-        scale[t][0] = _mm512_castsi512_ps(_mm512_slli_epi32(chunks, 16));
-        scale[t][1] = _mm512_castsi512_ps(_mm512_and_si512(chunks, upper));
+        scale[t][0] = lower_half(chunks);
+        scale[t][1] = upper_half(chunks);
+    }
+}
+
+/* Two at a time, of one row or of two. scale: [rows * teams, runs] */
+INLINE void nvfp4_scales(const struct stretch *s, __m512 scale[PASS][2])
+{
+    UNROLL for (uint32_t i = 0; i < s->rows * s->teams; i += 2)
+    {
+        const uint32_t other = i + 1 < s->rows * s->teams ? i + 1 : i;
+        __m512i codes = _mm512_castsi256_si512(load_scales(s, i / s->teams, i % s->teams));
+        if (other > i)
+            codes = _mm512_inserti64x4(codes, load_scales(s, other / s->teams, other % s->teams), 1);
+        decode_scales(codes, scale + i);
     }
 }
 
@@ -174,19 +215,21 @@ INLINE __m512 e2m1(__m512i codes)
 
 INLINE void nvfp4_stretch(const struct stretch *s, struct sums *acc)
 {
-    struct four dword[SIDE_BY_SIDE][TEAMS];
+    struct four dword[PASS][TEAMS];
     struct sums p[2] = {0}; /* of either run */
-    __m512 scale[SIDE_BY_SIDE][TEAMS][2];
-    UNROLL for (uint32_t r = 0; r < s->rows; r++)
+    __m512 scale[PASS][2];
+    UNROLL for (uint32_t r = 0; r < s->rows; r++) UNROLL for (uint32_t t = 0; t < s->teams; t++) dword[r][t] =
+        transpose(load_team(s, r, t));
+    nvfp4_scales(s, scale);
+    UNROLL for (uint32_t n = 0; n < 16; n++)
     {
-        UNROLL for (uint32_t t = 0; t < s->teams; t++) dword[r][t] = transpose(load_team(s, r, t));
-        nvfp4_scales(s, r, scale[r]);
+        ask(s, n, 16);
+        UNROLL for (uint32_t run = 0; run < 2; run++) UNROLL for (uint32_t t = 0; t < s->teams; t++)
+            UNROLL for (uint32_t r = 0; r < s->rows; r++) element(
+                s, r, t, 16 * run + n, e2m1(_mm512_srli_epi32(dword[r][t].of[2 * run + n / 8], 4 * (n % 8))), &p[run]);
     }
-    UNROLL for (uint32_t n = 0; n < 16; n++) UNROLL for (uint32_t run = 0; run < 2; run++)
-        UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++) element(
-            s, r, t, 16 * run + n, e2m1(_mm512_srli_epi32(dword[r][t].of[2 * run + n / 8], 4 * (n % 8))), &p[run]);
     UNROLL for (uint32_t run = 0; run < 2; run++) UNROLL for (uint32_t t = 0; t < s->teams; t++)
-        UNROLL for (uint32_t r = 0; r < s->rows; r++) join(s, r, t, scale[r][t][run], &p[run], acc);
+        UNROLL for (uint32_t r = 0; r < s->rows; r++) join(s, r, t, scale[r * s->teams + t][run], &p[run], acc);
 }
 
 /* Scales of every team's chunks in row r, two of which share one; -0 where there is none. The upper halves of FP32: the
@@ -207,32 +250,45 @@ INLINE void mxfp8_scales(const struct stretch *s, uint32_t r, __m512 scale[TEAMS
         0xAAAAAAAA, _mm512_add_epi16(place, _mm512_set1_epi16(8 * (short)t)), _mm512_castsi256_si512(bits)));
 }
 
-/* Number k of every dword's four. */
-INLINE __m512 number(struct e4m3 of, uint32_t k)
+/* Register d holds words 2d and 2d + 1 of every chunk: in each 16-byte part the first of its four, then the others. */
+INLINE struct four transpose_words(struct four z)
 {
-    const __m512i dword = _mm512_mullo_epi32(_mm512_set1_epi32(0x04040000),
-                                             _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
-    const __m512i from = _mm512_add_epi32(dword, _mm512_set1_epi32((int)(k << 24 | (64 + k) << 16)));
-    return _mm512_castsi512_ps(_mm512_maskz_permutex2var_epi8(0xCCCCCCCCCCCCCCCC, of.upper, from, of.lower));
+    __m512i a = _mm512_unpacklo_epi16(z.of[0], z.of[1]); /* 0.0  4.0  0.1  4.1 ... 4.3 | ... */
+    __m512i b = _mm512_unpackhi_epi16(z.of[0], z.of[1]); /* 0.4  4.4  0.5  4.5 ... 4.7 | ... */
+    __m512i c = _mm512_unpacklo_epi16(z.of[2], z.of[3]); /* 8.0 12.0  8.1 12.1 ... | ... */
+    __m512i d = _mm512_unpackhi_epi16(z.of[2], z.of[3]); /* 8.4 12.4  8.5 12.5 ... | ... */
+    return (struct four){{_mm512_unpacklo_epi32(a, c), _mm512_unpackhi_epi32(a, c), _mm512_unpacklo_epi32(b, d),
+                          _mm512_unpackhi_epi32(b, d)}};
 }
 
 INLINE void mxfp8_stretch(const struct stretch *s, struct sums *acc)
 {
-    struct four dword[SIDE_BY_SIDE][TEAMS];
-    struct e4m3 decoded[SIDE_BY_SIDE][TEAMS];
+    struct four words[PASS][TEAMS];
     struct sums p = {0};
-    __m512 scale[SIDE_BY_SIDE][TEAMS];
+    __m512 scale[PASS][TEAMS];
     UNROLL for (uint32_t r = 0; r < s->rows; r++)
     {
-        UNROLL for (uint32_t t = 0; t < s->teams; t++) dword[r][t] = transpose(load_team(s, r, t));
+        UNROLL for (uint32_t t = 0; t < s->teams; t++) words[r][t] = transpose_words(load_team(s, r, t));
         mxfp8_scales(s, r, scale[r]);
     }
     UNROLL for (uint32_t d = 0; d < 4; d++)
     {
-        UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++) decoded[r][t] =
-            decode_e4m3(dword[r][t].of[d]);
-        UNROLL for (uint32_t k = 0; k < 4; k++) UNROLL for (uint32_t t = 0; t < s->teams; t++)
-            UNROLL for (uint32_t r = 0; r < s->rows; r++) element(s, r, t, 4 * d + k, number(decoded[r][t], k), &p);
+        __m512i pairs[PASS][TEAMS][2]; /* elements 4d and 4d + 1 as bf16; 4d + 2 and 4d + 3 */
+        UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++)
+        {
+            struct e4m3 of = decode_e4m3(words[r][t].of[d]);
+            pairs[r][t][0] = _mm512_unpacklo_epi8(of.lower, of.upper);
+            pairs[r][t][1] = _mm512_unpackhi_epi8(of.lower, of.upper);
+        }
+        UNROLL for (uint32_t k = 0; k < 4; k++)
+        {
+            ask(s, 4 * d + k, 16);
+            UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++)
+            {
+                __m512i pair = pairs[r][t][k / 2];
+                element(s, r, t, 4 * d + k, k % 2 ? upper_half(pair) : lower_half(pair), &p);
+            }
+        }
     }
     UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++)
         join(s, r, t, scale[r][t], &p, acc);
@@ -240,17 +296,18 @@ INLINE void mxfp8_stretch(const struct stretch *s, struct sums *acc)
 
 INLINE void bf16_stretch(const struct stretch *s, struct sums *acc)
 {
-    const __m512i upper = _mm512_set1_epi32((int)0xFFFF0000);
-    struct four pairs[SIDE_BY_SIDE][TEAMS];
+    struct four pairs[PASS][TEAMS];
     struct sums p = {0};
     UNROLL for (uint32_t r = 0; r < s->rows; r++) UNROLL for (uint32_t t = 0; t < s->teams; t++) pairs[r][t] =
         transpose(load_team(s, r, t));
-    UNROLL for (uint32_t d = 0; d < 4; d++) UNROLL for (uint32_t half = 0; half < 2; half++)
-        UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++)
+    UNROLL for (uint32_t k = 0; k < 8; k++)
     {
-        __m512i pair = pairs[r][t].of[d];
-        __m512i w = half ? _mm512_and_si512(pair, upper) : _mm512_slli_epi32(pair, 16);
-        element(s, r, t, 2 * d + half, _mm512_castsi512_ps(w), &p);
+        ask(s, k, 8);
+        UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++)
+        {
+            __m512i pair = pairs[r][t].of[k / 2];
+            element(s, r, t, k, k % 2 ? upper_half(pair) : lower_half(pair), &p);
+        }
     }
     UNROLL for (uint32_t t = 0; t < s->teams; t++) UNROLL for (uint32_t r = 0; r < s->rows; r++)
         join(s, r, t, existing(s, t, _mm512_set1_ps(1)), &p, acc);
@@ -266,15 +323,16 @@ INLINE void stretch(enum gb_format format, struct stretch s, struct sums *acc)
         bf16_stretch(&s, acc);
 }
 
-/* Step 4. Position 4q + r is lane 4r + q of a team, so the lane's bits 8, 4, 2, 1 are the position's 2, 1, 8, 4. */
-INLINE float butterfly(__m512 a, __m512 b)
+/* Step 4 from m = 8 on, of four dot products. Position 4q + r is lane 4r + q of a team, so the lane's bits 8, 4, 2, 1
+ * are the position's 2, 1, 8, 4. */
+INLINE __m128 butterfly(const __m512 of[PASS])
 {
-    __m512 v = _mm512_add_ps(a, b);                         /* m = 16 */
-    v = _mm512_add_ps(v, _mm512_permute_ps(v, 0x4E));       /* m = 8 */
-    v = _mm512_add_ps(v, _mm512_permute_ps(v, 0xB1));       /* m = 4 */
-    v = _mm512_add_ps(v, _mm512_shuffle_f32x4(v, v, 0x4E)); /* m = 2 */
-    v = _mm512_add_ps(v, _mm512_shuffle_f32x4(v, v, 0xB1)); /* m = 1 */
-    return _mm512_cvtss_f32(v);
+    __m512 a = _mm512_add_ps(_mm512_shuffle_ps(of[0], of[1], 0x44), _mm512_shuffle_ps(of[0], of[1], 0xEE)); /* m = 8 */
+    __m512 b = _mm512_add_ps(_mm512_shuffle_ps(of[2], of[3], 0x44), _mm512_shuffle_ps(of[2], of[3], 0xEE));
+    __m512 v = _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xDD)); /* m = 4 */
+    v = _mm512_add_ps(v, _mm512_shuffle_f32x4(v, v, 0x4E));                                 /* m = 2 */
+    v = _mm512_add_ps(v, _mm512_shuffle_f32x4(v, v, 0xB1));                                 /* m = 1 */
+    return _mm512_castps512_ps128(v);
 }
 
 /* What is read `bytes` after `at`: once the tile has ended, what comes next. */
@@ -284,18 +342,19 @@ INLINE const uint8_t *later(const uint8_t *at, size_t bytes, const uint8_t *end,
     return bytes < left || !next ? at + bytes : next + (bytes - left);
 }
 
-/* Chooses what is asked for while the stretch is computed. `per_scale`: bytes of codes. */
-INLINE void look_ahead(const struct gb_tile *tile, size_t per_scale, struct stretch *s)
+/* Chooses what is asked for while the stretch is computed, of streams of so many rows. `per_scale`: bytes of codes. */
+INLINE void look_ahead(const struct gb_tile *tile, uint32_t stream, size_t per_scale, struct stretch *s)
 {
-    const uint8_t *codes_end = tile->codes + tile->rows * tile->code_bytes;
-    const uint8_t *scales_end = tile->scales + tile->rows * tile->scale_bytes;
+    const uint8_t *codes_end = tile->codes + stream * tile->code_bytes;
+    const uint8_t *scales_end = tile->scales + stream * tile->scale_bytes;
     s->later_codes = later(s->codes, AHEAD_BYTES, codes_end, tile->next_codes);
     s->later_scales = later(s->scales, AHEAD_BYTES / per_scale, scales_end, tile->next_scales);
 }
 
-/* Rows row .. row + rows - 1 times `count` activations from `first` on. */
-INLINE void pass(enum gb_format format, const struct gb_tile *tile, uint32_t row, uint32_t rows, uint32_t first,
-                 uint32_t count, float *dots)
+/* Step 1 to 3 of rows row .. row + rows - 1 times `count` activations from `first` on, and m = 16 of step 4.
+ * bytes: of codes in a row; sum: [rows, count] */
+INLINE void sum_rows(enum gb_format format, const struct gb_tile *tile, size_t bytes, uint32_t row, uint32_t rows,
+                     uint32_t stream, uint32_t first, uint32_t count, __m512 *sum)
 {
     const uint32_t elements = format == GB_NVFP4 ? 32 : format == GB_MXFP8 ? 16 : 8;
     const size_t whole = TEAMS * TEAM_BYTES, per_scale = format == GB_NVFP4 ? 8 : 32;
@@ -303,8 +362,8 @@ INLINE void pass(enum gb_format format, const struct gb_tile *tile, uint32_t row
     struct stretch s = {
         .codes = tile->codes + row * tile->code_bytes,
         .scales = tile->scales + row * tile->scale_bytes,
-        .code_bytes = tile->code_bytes,
-        .scale_bytes = tile->scale_bytes,
+        .code_bytes = stream * tile->code_bytes,
+        .scale_bytes = stream * tile->scale_bytes,
         .bytes = whole,
         .rows = rows,
         .teams = TEAMS,
@@ -312,60 +371,79 @@ INLINE void pass(enum gb_format format, const struct gb_tile *tile, uint32_t row
         .count = count,
         .x = tile->x + first,
     };
-    size_t left = tile->code_bytes;
+    size_t left = bytes;
     for (; left >= whole; left -= whole) {
-        look_ahead(tile, per_scale, &s);
+        look_ahead(tile, stream, per_scale, &s);
         stretch(format, s, &acc);
         s.codes += whole;
         s.scales += whole / per_scale;
         s.at += GB_LANES * elements;
     }
     s.bytes = left;
-    look_ahead(tile, per_scale, &s);
+    look_ahead(tile, stream, per_scale, &s);
     if (left > TEAM_BYTES) {
         stretch(format, s, &acc);
     } else if (left) {
         s.teams = 1;
         stretch(format, s, &acc);
     }
-    for (uint32_t i = 0; i < rows * count; i++)
-        dots[(size_t)(row + i / count) * tile->count + first + i % count] = butterfly(acc.of[0][i], acc.of[1][i]);
+    UNROLL for (uint32_t i = 0; i < rows * count; i++) sum[i] = _mm512_add_ps(acc.of[0][i], acc.of[1][i]);
 }
 
-/* Every row times `count` activations from `first` on, so many rows side by side. */
-INLINE void all_rows(enum gb_format format, const struct gb_tile *tile, uint32_t first, uint32_t count, uint32_t rows,
-                     float *dots)
+/* Rows row, row + stream .. times `count` activations from `first` on; so many rows side by side. */
+INLINE void some_rows(enum gb_format format, const struct gb_tile *tile, size_t bytes, uint32_t row, uint32_t rows,
+                      uint32_t stream, uint32_t first, uint32_t count, uint32_t side, float *dots)
 {
-    uint32_t row = 0;
-    for (; row + rows <= tile->rows; row += rows)
-        pass(format, tile, row, rows, first, count, dots);
-    for (; row < tile->rows; row++)
-        pass(format, tile, row, 1, first, count, dots);
+    __m512 sum[PASS] = {0};
+    float dot[PASS];
+    for (uint32_t r = 0; r < rows; r += side)
+        sum_rows(format, tile, bytes, row + r * stream, side, stream, first, count, sum + r * count);
+    _mm_storeu_ps(dot, butterfly(sum));
+    for (uint32_t i = 0; i < rows * count; i++)
+        dots[(size_t)(row + i / count * stream) * tile->count + first + i % count] = dot[i];
 }
 
-INLINE void passes(enum gb_format format, const struct gb_tile *tile, float *dots)
+/* Every row, of so many bytes, times `count` activations from `first` on; so many rows side by side. */
+INLINE void all_rows(enum gb_format format, const struct gb_tile *tile, size_t bytes, uint32_t first, uint32_t count,
+                     uint32_t side, float *dots)
+{
+    const uint32_t stream = tile->rows * count / PASS;
+    for (uint32_t row = 0; row < stream; row++)
+        some_rows(format, tile, bytes, row, PASS / count, stream, first, count, side, dots);
+    for (uint32_t row = stream * (PASS / count); row < tile->rows; row++)
+        some_rows(format, tile, bytes, row, 1, tile->rows, first, count, 1, dots);
+}
+
+/* bytes: of codes in a row, which are the tile's; teams: of a row that go side by side. */
+INLINE void passes(enum gb_format format, const struct gb_tile *tile, size_t bytes, uint32_t teams, float *dots)
 {
     uint32_t first = 0;
     for (; first + PASS <= tile->count; first += PASS)
-        all_rows(format, tile, first, PASS, 1, dots);
+        all_rows(format, tile, bytes, first, PASS, 1, dots);
     for (; first + 2 <= tile->count; first += 2)
-        all_rows(format, tile, first, 2, 1, dots);
+        all_rows(format, tile, bytes, first, 2, 2 / teams, dots);
     for (; first < tile->count; first++)
-        if (tile->code_bytes <= TEAM_BYTES)
-            all_rows(format, tile, first, 1, SIDE_BY_SIDE, dots);
-        else if (tile->code_bytes <= TEAMS * TEAM_BYTES)
-            all_rows(format, tile, first, 1, SIDE_BY_SIDE / TEAMS, dots);
-        else
-            all_rows(format, tile, first, 1, 1, dots);
+        all_rows(format, tile, bytes, first, 1, 4 / teams, dots);
+}
+
+/* Rows of one whole team have loops of their own, in which all lengths are constants. */
+INLINE void any_length(enum gb_format format, const struct gb_tile *tile, float *dots)
+{
+    if (tile->code_bytes == TEAM_BYTES)
+        passes(format, tile, TEAM_BYTES, 1, dots);
+    else if (tile->code_bytes < TEAM_BYTES)
+        passes(format, tile, tile->code_bytes, 1, dots);
+    else
+        passes(format, tile, tile->code_bytes, TEAMS, dots);
 }
 
 void gb_dots_avx512(const struct gb_tile *tile, float *dots)
 {
     if (tile->format == GB_NVFP4)
-        passes(GB_NVFP4, tile, dots);
+        any_length(GB_NVFP4, tile, dots);
     else if (tile->format == GB_MXFP8)
-        passes(GB_MXFP8, tile, dots);
+        any_length(GB_MXFP8, tile, dots);
     else
-        passes(GB_BF16, tile, dots);
+        any_length(GB_BF16, tile, dots);
 }
 #endif

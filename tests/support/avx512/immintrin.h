@@ -39,6 +39,7 @@ union emulated_256 {
     __m256i i;
     uint32_t u32[8];
     uint16_t u16[16];
+    uint8_t u8[32];
 };
 union emulated_128 {
     __m128i i;
@@ -89,7 +90,7 @@ EMULATED_SHORT __m512i emulated_set1_epi8(char a)
 #define _mm512_add_epi16(A, B) ((__m512i)((emulated_u16)(A) + (emulated_u16)(B)))
 #define _mm512_add_epi32(A, B) ((__m512i)((emulated_u32)(A) + (emulated_u32)(B)))
 #define _mm512_sub_epi32(A, B) ((__m512i)((emulated_u32)(A) - (emulated_u32)(B)))
-#define _mm512_mullo_epi32(A, B) ((__m512i)((emulated_u32)(A) * (emulated_u32)(B)))
+#define _mm512_ternarylogic_epi32(A, B, C, TABLE) emulated_ternarylogic(A, B, C, TABLE)
 #define _mm512_fmadd_ps(A, B, C) emulated_fmadd_ps(A, B, C)
 #define _mm512_max_epu32(A, B) emulated_max_epu32(A, B)
 #define _mm512_slli_epi32(A, N) emulated_slli_epi32(A, N)
@@ -102,6 +103,15 @@ EMULATED_SHORT __m512 emulated_fmadd_ps(__m512 a, __m512 b, __m512 c)
     return (union emulated){
         .half = {_mm256_fmadd_ps(x.half[0], y.half[0], z.half[0]), _mm256_fmadd_ps(x.half[1], y.half[1], z.half[1])}}
         .f;
+}
+/* Bit n of the table is what becomes of the three bits 4a + 2b + c = n. */
+EMULATED_SHORT __m512i emulated_ternarylogic(__m512i a, __m512i b, __m512i c, unsigned table)
+{
+    __m512i to = {0};
+    for (unsigned n = 0; n < 8; n++)
+        if (table >> n & 1)
+            to |= (n & 4 ? a : ~a) & (n & 2 ? b : ~b) & (n & 1 ? c : ~c);
+    return to;
 }
 EMULATED_SHORT __m512i emulated_max_epu32(__m512i a, __m512i b)
 {
@@ -129,7 +139,7 @@ EMULATED_SHORT __m512i emulated_srli_epi64(__m512i a, unsigned n)
  * 0x80000000. */
 #define _mm512_castps_si512(A) ((__m512i)(A))
 #define _mm512_castsi512_ps(A) ((__m512)(A))
-#define _mm512_cvtss_f32(A) (EMULATED_F(A).f32[0])
+#define _mm512_castps512_ps128(A) ((__m128)(EMULATED_F(A).quarter_i[0]))
 #define _mm512_cvttps_epi32(A) emulated_cvttps_epi32(A)
 #define _mm512_cvt_roundepi32_ps(A, ROUNDING) emulated_cvt_roundepi32_ps(A, ROUNDING)
 #define _mm512_cvtepi64_epi32(A) emulated_cvtepi64_epi32(A)
@@ -168,6 +178,7 @@ EMULATED_LONG __m256i emulated_cvtepi64_epi32(__m512i a)
 #define _mm512_mask_test_epi32_mask(MASK, A, B)                                                                        \
     ((__mmask16)((MASK)&emulated_mask_32((emulated_u32)((A) & (B)) != (emulated_u32){0})))
 #define _mm512_cmpeq_epi8_mask(A, B) emulated_cmpeq_epi8_mask(A, B)
+#define _mm512_test_epi8_mask(A, B) (~emulated_cmpeq_epi8_mask((A) & (B), (__m512i){0}))
 #define _mm256_cmpeq_epi16_mask(A, B) emulated_cmpeq_epi16_mask(A, B)
 #define _mm512_mask_mov_ps(FROM, MASK, A) emulated_mask_mov_ps(FROM, MASK, A)
 #define _mm256_mask_mov_epi16(FROM, MASK, A) emulated_mask_mov_epi16(FROM, MASK, A)
@@ -212,8 +223,8 @@ EMULATED_LONG __m256i emulated_mask_mov_epi16(__m256i from, __mmask16 mask, __m2
 #define _mm512_load_ps(FROM) emulated_load(FROM, 64).f
 #define _mm512_load_si512(FROM) emulated_load(FROM, 64).i
 #define _mm512_loadu_si512(FROM) emulated_load(FROM, 1).i
-#define _mm512_mask_loadu_epi8(FROM, MASK, AT) emulated_mask_loadu_epi8(FROM, MASK, AT)
-#define _mm512_maskz_loadu_epi8(MASK, AT) emulated_mask_loadu_epi8((__m512i){0}, MASK, AT)
+#define _mm512_maskz_loadu_epi8(MASK, AT) emulated_maskz_loadu_epi8(MASK, AT)
+#define _mm256_mask_loadu_epi8(FROM, MASK, AT) emulated_mask_loadu_epi8_256(FROM, MASK, AT)
 #define _mm_maskz_loadu_epi8(MASK, AT) emulated_maskz_loadu_epi8_128(MASK, AT)
 EMULATED_SHORT union emulated emulated_load(const void *from, size_t aligned)
 {
@@ -223,10 +234,18 @@ EMULATED_SHORT union emulated emulated_load(const void *from, size_t aligned)
     memcpy(&to, from, sizeof to);
     return to;
 }
-EMULATED_LONG __m512i emulated_mask_loadu_epi8(__m512i from, __mmask64 mask, const uint8_t *at)
+EMULATED_LONG __m512i emulated_maskz_loadu_epi8(__mmask64 mask, const uint8_t *at)
 {
-    union emulated to = {.i = from};
+    union emulated to = {.i = {0}};
     for (unsigned i = 0; i < 64; i++)
+        if (mask >> i & 1)
+            to.u8[i] = at[i];
+    return to.i;
+}
+EMULATED_LONG __m256i emulated_mask_loadu_epi8_256(__m256i from, __mmask32 mask, const uint8_t *at)
+{
+    union emulated_256 to = {.i = from};
+    for (unsigned i = 0; i < 32; i++)
         if (mask >> i & 1)
             to.u8[i] = at[i];
     return to.i;
@@ -243,11 +262,13 @@ EMULATED_LONG __m128i emulated_maskz_loadu_epi8_128(__mmask16 mask, const uint8_
 /* Lanes that move. Within each 16 bytes: */
 #define _mm512_unpacklo_epi8(A, B) emulated_unpack(A, B, 1, 0)
 #define _mm512_unpackhi_epi8(A, B) emulated_unpack(A, B, 1, 8)
+#define _mm512_unpacklo_epi16(A, B) emulated_unpack(A, B, 2, 0)
+#define _mm512_unpackhi_epi16(A, B) emulated_unpack(A, B, 2, 8)
 #define _mm512_unpacklo_epi32(A, B) emulated_unpack(A, B, 4, 0)
 #define _mm512_unpackhi_epi32(A, B) emulated_unpack(A, B, 4, 8)
 #define _mm512_unpacklo_epi64(A, B) emulated_unpack(A, B, 8, 0)
 #define _mm512_unpackhi_epi64(A, B) emulated_unpack(A, B, 8, 8)
-#define _mm512_permute_ps(A, CONTROL) emulated_permute_ps(A, CONTROL)
+#define _mm512_shuffle_ps(A, B, CONTROL) emulated_shuffle_ps(A, B, CONTROL)
 EMULATED_LONG __m512i emulated_unpack(__m512i a, __m512i b, unsigned width, unsigned from)
 {
     const union emulated x = {.i = a}, y = {.i = b};
@@ -258,20 +279,20 @@ EMULATED_LONG __m512i emulated_unpack(__m512i a, __m512i b, unsigned width, unsi
     }
     return to.i;
 }
-EMULATED_LONG __m512 emulated_permute_ps(__m512 a, unsigned control)
+EMULATED_LONG __m512 emulated_shuffle_ps(__m512 a, __m512 b, unsigned control)
 {
-    const union emulated x = {.f = a};
+    const union emulated x = {.f = a}, y = {.f = b};
     union emulated to;
     for (unsigned i = 0; i < 16; i++)
-        to.f32[i] = x.f32[i / 4 * 4 + (control >> i % 4 * 2 & 3)];
+        to.f32[i] = (i % 4 < 2 ? x : y).f32[i / 4 * 4 + (control >> i % 4 * 2 & 3)];
     return to.f;
 }
 /* Of all 64 bytes: */
 #define _mm512_shuffle_f32x4(A, B, CONTROL) emulated_shuffle_f32x4(A, B, CONTROL)
 #define _mm512_permutexvar_ps(INDEX, A) emulated_permutexvar_ps(INDEX, A)
 #define _mm512_permutex2var_epi32(A, INDEX, B) emulated_permutex2var_epi32(A, INDEX, B)
-#define _mm512_permutex2var_epi8(A, INDEX, B) emulated_permutex2var_epi8(~(__mmask64)0, A, INDEX, B)
-#define _mm512_maskz_permutex2var_epi8(MASK, A, INDEX, B) emulated_permutex2var_epi8(MASK, A, INDEX, B)
+#define _mm512_permutexvar_epi8(INDEX, A) emulated_permutexvar_epi8(A, ~(__mmask64)0, INDEX, A)
+#define _mm512_mask_permutexvar_epi8(FROM, MASK, INDEX, A) emulated_permutexvar_epi8(FROM, MASK, INDEX, A)
 #define _mm512_maskz_permutexvar_epi16(MASK, INDEX, A) emulated_permutexvar_epi16(MASK, INDEX, A)
 EMULATED_LONG __m512 emulated_shuffle_f32x4(__m512 a, __m512 b, unsigned control)
 {
@@ -297,12 +318,13 @@ EMULATED_LONG __m512i emulated_permutex2var_epi32(__m512i a, __m512i index, __m5
         to.u32[i] = x[n.u32[i] / 16 % 2].u32[n.u32[i] % 16];
     return to.i;
 }
-EMULATED_LONG __m512i emulated_permutex2var_epi8(__mmask64 mask, __m512i a, __m512i index, __m512i b)
+EMULATED_LONG __m512i emulated_permutexvar_epi8(__m512i from, __mmask64 mask, __m512i index, __m512i a)
 {
-    const union emulated x[2] = {{.i = a}, {.i = b}}, n = {.i = index};
-    union emulated to;
+    const union emulated x = {.i = a}, n = {.i = index};
+    union emulated to = {.i = from};
     for (unsigned i = 0; i < 64; i++)
-        to.u8[i] = mask >> i & 1 ? x[n.u8[i] / 64 % 2].u8[n.u8[i] % 64] : 0;
+        if (mask >> i & 1)
+            to.u8[i] = x.u8[n.u8[i] % 64];
     return to.i;
 }
 EMULATED_LONG __m512i emulated_permutexvar_epi16(__mmask32 mask, __m512i index, __m512i a)
