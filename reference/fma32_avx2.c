@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fma32/1 on AVX2, FMA and F16C: teams of 8 chunks, four accumulators. The layout is drawn in reference/fma32_lanes.h.
+/*
+ * fma32/1 on AVX2, FMA and F16C: teams of 8 chunks, four accumulators. The layout is drawn in reference/fma32_lanes.h.
+ *
+ * Rows are taken in turn from STREAMS parts of a tile, which reads DRAM faster than one row after the other does. Codes
+ * and scales are asked for AHEAD_BYTES of codes before they are needed.
  */
 #include "reference/fma32_lanes.h"
 
@@ -12,6 +16,7 @@
 
 /* PASS: how many activations share the decoding of a weight. */
 enum { TEAM = 8, REGISTER_BYTES = 32, TEAM_BYTES = 4 * REGISTER_BYTES, TEAMS = GB_LANES / TEAM, PASS = 4 };
+enum { STREAMS = 4, AHEAD_BYTES = 1024 };
 
 struct four {
     __m256i of[4];
@@ -70,6 +75,17 @@ INLINE __m256i even_odd_words(__m256i words)
     return _mm256_shuffle_epi8(words, _mm256_broadcastsi128_si256(order));
 }
 
+/* Register d holds words 2d and 2d + 1 of every chunk: in each 16-byte part the first of its four, then the others. */
+INLINE struct four transpose_words(struct four z)
+{
+    __m256i a = _mm256_unpacklo_epi16(z.of[0], z.of[1]); /* 0.0 2.0 0.1 2.1 ... 2.3 | ... */
+    __m256i b = _mm256_unpackhi_epi16(z.of[0], z.of[1]); /* 0.4 2.4 0.5 2.5 ... 2.7 | ... */
+    __m256i c = _mm256_unpacklo_epi16(z.of[2], z.of[3]); /* 4.0 6.0 4.1 6.1 ... | ... */
+    __m256i d = _mm256_unpackhi_epi16(z.of[2], z.of[3]); /* 4.4 6.4 4.5 6.5 ... | ... */
+    return (struct four){{_mm256_unpacklo_epi32(a, c), _mm256_unpackhi_epi32(a, c), _mm256_unpacklo_epi32(b, d),
+                          _mm256_unpackhi_epi32(b, d)}};
+}
+
 /* One element of a run: p = fma(w, x, p) in every lane, for every activation. */
 INLINE void element(__m256 w, const float *const *x, size_t at, uint32_t count, struct sums *p)
 {
@@ -88,14 +104,10 @@ INLINE void upper(__m256i pair, const float *const *x, size_t at, uint32_t count
     element(_mm256_castsi256_ps(_mm256_and_si256(pair, mask)), x, at, count, p);
 }
 
-/* The end of a run: acc = fma(scale, p, acc), and p = +0. */
-INLINE void join(__m256 scale, uint32_t count, struct sums *p, struct sums *acc)
+/* The end of a run: acc = fma(scale, p, acc). */
+INLINE void join(__m256 scale, uint32_t count, const struct sums *p, struct sums *acc)
 {
-    UNROLL for (uint32_t i = 0; i < count; i++)
-    {
-        acc->of[i] = _mm256_fmadd_ps(scale, p->of[i], acc->of[i]);
-        p->of[i] = _mm256_setzero_ps();
-    }
+    UNROLL for (uint32_t i = 0; i < count; i++) acc->of[i] = _mm256_fmadd_ps(scale, p->of[i], acc->of[i]);
 }
 
 /*
@@ -130,14 +142,14 @@ INLINE void e2m1_bf16(__m256i code, __m256i *first, __m256i *second)
 }
 
 /*
- * The eight elements in dword d of every chunk. Bytes of the four chunks a to d of a 16-byte part:
- *     a0 a1 a2 a3 b0 ... d3    ->    a0 a1 b0 b1 c0 c1 d0 d1 a2 a3 b2 b3 c2 c3 d2 d3
+ * Eight elements of every chunk, in two of its words. Of the four chunks a to d of a 16-byte part they are the bytes
+ *     a0 a1 b0 b1 c0 c1 d0 d1 a2 a3 b2 b3 c2 c3 d2 d3
  * so that the first eight bytes give a bf16 pair per chunk, from its bytes 0 and 1, and the others from 2 and 3.
  */
-INLINE void nvfp4_elements(__m256i dword, const float *const *x, size_t at, uint32_t count, struct sums *p)
+INLINE void nvfp4_elements(__m256i code, const float *const *x, size_t at, uint32_t count, struct sums *p)
 {
     const __m256i nibble = _mm256_set1_epi8(0x0F);
-    __m256i code = even_odd_words(dword), even[2], odd[2];
+    __m256i even[2], odd[2];
     e2m1_bf16(_mm256_and_si256(code, nibble), &even[0], &even[1]);
     e2m1_bf16(_mm256_and_si256(_mm256_srli_epi16(code, 4), nibble), &odd[0], &odd[1]);
     UNROLL for (uint32_t h = 0; h < 2; h++)
@@ -149,19 +161,17 @@ INLINE void nvfp4_elements(__m256i dword, const float *const *x, size_t at, uint
     }
 }
 
+/* The two runs go side by side: each is a chain of fma, which wait for each other. */
 INLINE void nvfp4_team(struct four codes, const uint8_t *scales, const float *const *x, size_t at, uint32_t count,
                        struct sums *acc)
 {
-    struct four dword = transpose(codes);
-    struct sums p = {0};
+    struct four words = transpose_words(codes);
+    struct sums p[2] = {0}; /* of either run */
     __m256 scale[2];
     nvfp4_scales(scales, scale);
-    UNROLL for (uint32_t d = 0; d < 4; d++)
-    {
-        nvfp4_elements(dword.of[d], x, at + 8 * d * TEAM, count, &p);
-        if (d % 2)
-            join(scale[d / 2], count, &p, acc);
-    }
+    UNROLL for (uint32_t d = 0; d < 2; d++) UNROLL for (uint32_t run = 0; run < 2; run++)
+        nvfp4_elements(words.of[2 * run + d], x, at + 8 * (2 * run + d) * TEAM, count, &p[run]);
+    UNROLL for (uint32_t run = 0; run < 2; run++) join(scale[run], count, &p[run], acc);
 }
 
 /* Eight elements of every chunk, as bf16: two in each dword. */
@@ -197,8 +207,8 @@ INLINE __m256 mxfp8_scales(const uint8_t *scales, uint32_t chunks)
 
 /*
  * E4M3 as bf16: of bytes 0 to 7 and 8 to 15 of every 16. The code's nibbles give both bytes; where the upper three
- * bits of the exponent are zero, the lower nibble alone does.
- *     code  s eee  e mmm          bf16  s 0111eee  e mmm 0000, the exponent being 60 * 2 more
+ * bits of the exponent are zero, the lower nibble alone does, and a second look-up, which is zero elsewhere, mends
+ * them. code  s eee  e mmm          bf16  s 0111eee  e mmm 0000, the exponent being 60 * 2 more
  */
 INLINE void e4m3_bf16(__m256i code, __m256i *first, __m256i *second)
 {
@@ -208,16 +218,17 @@ INLINE void e4m3_bf16(__m256i code, __m256i *first, __m256i *second)
                                            0x80, 0x90, 0xA0, 0xB0, 0xC0, 0xD0, 0xE0, 0xF0};
     static const uint8_t small_upper[16] = {0x00, 0x3B, 0x3B, 0x3B, 0x3C, 0x3C, 0x3C, 0x3C,
                                             0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C};
-    static const uint8_t small_lower[16] = {0x00, 0x00, 0x80, 0xC0, 0x00, 0x20, 0x40, 0x60,
-                                            0x80, 0x90, 0xA0, 0xB0, 0xC0, 0xD0, 0xE0, 0xF0};
+    /* 0x00, 0x00, 0x80, 0xC0, 0x00, 0x20, 0x40, 0x60, and from 0x80 on the same, exclusive or lower_byte */
+    static const uint8_t small_lower[16] = {0x00, 0x10, 0xA0, 0xF0, 0x40, 0x70, 0x20, 0x10};
     const __m256i nibble = _mm256_set1_epi8(0x0F), magnitude = _mm256_set1_epi8(0x7F);
     __m256i n = _mm256_and_si256(code, nibble), h = _mm256_and_si256(_mm256_srli_epi16(code, 4), nibble);
-    __m256i small = _mm256_cmpeq_epi8(_mm256_and_si256(code, _mm256_set1_epi8(0x70)), _mm256_setzero_si256());
+    __m256i large = _mm256_cmpgt_epi8(_mm256_and_si256(code, _mm256_set1_epi8(0x70)), _mm256_setzero_si256());
     __m256i nan = _mm256_cmpeq_epi8(_mm256_and_si256(code, magnitude), magnitude);
-    __m256i u = _mm256_or_si256(_mm256_shuffle_epi8(table(upper_byte), h),
-                                _mm256_and_si256(small, _mm256_shuffle_epi8(table(small_upper), n)));
-    __m256i l = _mm256_blendv_epi8(_mm256_shuffle_epi8(table(lower_byte), n),
-                                   _mm256_shuffle_epi8(table(small_lower), n), small);
+    __m256i small = _mm256_or_si256(n, large); /* an index of which bit 7 asks for zero */
+    __m256i u =
+        _mm256_or_si256(_mm256_shuffle_epi8(table(upper_byte), h), _mm256_shuffle_epi8(table(small_upper), small));
+    __m256i l =
+        _mm256_xor_si256(_mm256_shuffle_epi8(table(lower_byte), n), _mm256_shuffle_epi8(table(small_lower), small));
     u = _mm256_or_si256(u, nan);
     *first = _mm256_unpacklo_epi8(l, u);
     *second = _mm256_unpackhi_epi8(l, u);
@@ -226,11 +237,18 @@ INLINE void e4m3_bf16(__m256i code, __m256i *first, __m256i *second)
 INLINE void mxfp8_team(struct four codes, uint32_t chunks, const uint8_t *scales, const float *const *x, size_t at,
                        uint32_t count, struct sums *acc)
 {
-    struct four first, second; /* elements 0 to 7 and 8 to 15 of every chunk */
+    struct four words = transpose_words(codes);
     struct sums p = {0};
-    UNROLL for (uint32_t r = 0; r < 4; r++) e4m3_bf16(codes.of[r], &first.of[r], &second.of[r]);
-    bf16_elements(transpose(first), x, at, count, &p);
-    bf16_elements(transpose(second), x, at + 8 * TEAM, count, &p);
+    UNROLL for (uint32_t d = 0; d < 4; d++)
+    {
+        __m256i pairs[2]; /* elements 4d and 4d + 1 of every chunk, 4d + 2 and 4d + 3 */
+        e4m3_bf16(words.of[d], &pairs[0], &pairs[1]);
+        UNROLL for (uint32_t h = 0; h < 2; h++)
+        {
+            lower(pairs[h], x, at + (4 * d + 2 * h) * TEAM, count, &p);
+            upper(pairs[h], x, at + (4 * d + 2 * h + 1) * TEAM, count, &p);
+        }
+    }
     join(mxfp8_scales(scales, chunks), count, &p, acc);
 }
 
@@ -276,32 +294,42 @@ INLINE float butterfly(__m256 a, __m256 b, __m256 c, __m256 d)
     return _mm256_cvtss_f32(v);
 }
 
-/* Every row against `count` activations from `first` on. The teams of a row take turns on the accumulators. */
-INLINE void pass(enum gb_format format, const struct gb_tile *tile, uint32_t first, uint32_t count, float *dots)
+/* A row times `count` activations from `first` on. The teams of a row take turns on the accumulators. */
+INLINE void one_row(enum gb_format format, const struct gb_tile *tile, uint32_t row, uint32_t first, uint32_t count,
+                    float *dots)
 {
     const size_t elements = TEAM_BYTES * (format == GB_NVFP4 ? 2 : 1) / (format == GB_BF16 ? 2 : 1);
     const size_t scale_bytes = format == GB_NVFP4 ? elements / 16 : format == GB_MXFP8 ? elements / 32 : 0;
     const size_t short_scale_bytes = scale_bytes ? tile->scale_bytes % scale_bytes : 0;
     const float *const *x = tile->x + first;
-    for (uint32_t row = 0; row < tile->rows; row++) {
-        const uint8_t *codes = tile->codes + row * tile->code_bytes;
-        const uint8_t *scales = tile->scales + row * tile->scale_bytes;
-        struct sums acc[TEAMS] = {0};
-        size_t left = tile->code_bytes, at = 0;
-        for (; left >= TEAM_BYTES; left -= TEAM_BYTES, at += elements, codes += TEAM_BYTES, scales += scale_bytes) {
-            team(format, load_team(codes), scales, TEAM, x, at, count, &acc[0]);
-            struct sums done = acc[0];
-            acc[0] = acc[1];
-            acc[1] = acc[2];
-            acc[2] = acc[3];
-            acc[3] = done;
-        }
-        if (left)
-            short_team(format, codes, left, scales, short_scale_bytes, x, at, count, &acc[0]);
-        for (uint32_t i = 0; i < count; i++)
-            dots[(size_t)row * tile->count + first + i] =
-                butterfly(acc[0].of[i], acc[1].of[i], acc[2].of[i], acc[3].of[i]);
+    const uint8_t *codes = tile->codes + row * tile->code_bytes;
+    const uint8_t *scales = tile->scales + row * tile->scale_bytes;
+    struct sums acc[TEAMS] = {0};
+    size_t left = tile->code_bytes, at = 0;
+    for (; left >= TEAM_BYTES; left -= TEAM_BYTES, at += elements, codes += TEAM_BYTES, scales += scale_bytes) {
+        _mm_prefetch((const char *)codes + AHEAD_BYTES, _MM_HINT_T0);
+        _mm_prefetch((const char *)codes + AHEAD_BYTES + TEAM_BYTES / 2, _MM_HINT_T0);
+        if (scale_bytes)
+            _mm_prefetch((const char *)scales + AHEAD_BYTES / TEAM_BYTES * scale_bytes, _MM_HINT_T0);
+        team(format, load_team(codes), scales, TEAM, x, at, count, &acc[0]);
+        struct sums done = acc[0];
+        acc[0] = acc[1];
+        acc[1] = acc[2];
+        acc[2] = acc[3];
+        acc[3] = done;
     }
+    if (left)
+        short_team(format, codes, left, scales, short_scale_bytes, x, at, count, &acc[0]);
+    for (uint32_t i = 0; i < count; i++)
+        dots[(size_t)row * tile->count + first + i] = butterfly(acc[0].of[i], acc[1].of[i], acc[2].of[i], acc[3].of[i]);
+}
+
+/* Every row: number i of every stream, and what the streams leave over at the end. */
+INLINE void pass(enum gb_format format, const struct gb_tile *tile, uint32_t first, uint32_t count, float *dots)
+{
+    const uint32_t stream = tile->rows / STREAMS, all = stream * STREAMS;
+    for (uint32_t i = 0; i < tile->rows; i++)
+        one_row(format, tile, i < all ? i % STREAMS * stream + i / STREAMS : i, first, count, dots);
 }
 
 INLINE void passes(enum gb_format format, const struct gb_tile *tile, float *dots)

@@ -69,11 +69,14 @@ INLINE struct four load_team(const struct stretch *s, uint32_t r, uint32_t t)
     return z;
 }
 
-/* Asks for its share of the later codes, in step k of so many: evenly, since the CPU waits for few lines at a time. */
+/* Asks for its share of the later codes, in step k of so many. Of one activation evenly, since few lines at a time can
+ * be waited for; of several, whose steps take longer, at once. */
 INLINE void ask(const struct stretch *s, uint32_t k, uint32_t steps)
 {
     const uint32_t row = 4 * s->teams, lines = s->rows * row;
-    UNROLL for (uint32_t i = k * lines / steps; i < (k + 1) * lines / steps; i++)
+    const uint32_t from = s->count == 1 ? k * lines / steps : 0;
+    const uint32_t to = s->count == 1 ? (k + 1) * lines / steps : k == 0 ? lines : 0;
+    UNROLL for (uint32_t i = from; i < to; i++)
         _mm_prefetch((const char *)s->later_codes + i / row * s->code_bytes + i % row * REGISTER_BYTES, _MM_HINT_T0);
 }
 
