@@ -277,7 +277,7 @@ void search_try_elements(struct search *q, const struct finding *effect)
     memset(q->asked, 0, s->pairs * sizeof *q->asked);
     memset(q->asked + first, true, s->top_k * sizeof *q->asked);
     if (effect->stage != FINDING_DOWN)
-        q->status = stages_operand(s, effect, q->asked, q->operand, NULL, q->error);
+        q->status = stages_operand(s, effect, q->asked, q->operand, q->error);
     double *operand = malloc(s->top_k * (size_t)s->intermediate * sizeof *operand); /* settling has another one */
     if (!operand)
         q->status = gb_fail(q->error, GB_ENOMEM, "no memory for rows of the intermediate");

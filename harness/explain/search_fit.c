@@ -106,7 +106,7 @@ void search_respond(struct search *q, uint32_t token, const struct finding *f)
     if (operand && f->stage != FINDING_DOWN) {
         memset(q->asked, 0, s->pairs * sizeof *q->asked);
         memset(q->asked + first, true, s->top_k * sizeof *q->asked);
-        q->status = stages_operand(s, f, q->asked, q->operand, NULL, q->error);
+        q->status = stages_operand(s, f, q->asked, q->operand, q->error);
         if (q->status == GB_OK && effect_names_expert(f->effect) && f->stage == FINDING_INPUT)
             respond_elsewhere(q, token, f);
         else if (q->status == GB_OK)
@@ -301,7 +301,7 @@ double search_promise(struct search *q, const struct finding *f)
         return 0.0;
     if (q->seen) {
         q->work += search_products(q, f->stage, q->seen->rows, 0.0);
-        q->status = stages_operand(&q->s, f, q->seen_pairs, q->operand, NULL, q->error);
+        q->status = stages_operand(&q->s, f, q->seen_pairs, q->operand, q->error);
         return q->status == GB_OK ? search_rate_seen(q) : 0.0;
     }
     left = search_fit_token(q, q->token[0], f, &all);

@@ -487,7 +487,7 @@ static enum gb_status intermediate_under(const struct stages *s, const struct fi
 }
 
 enum gb_status stages_operand(const struct stages *s, const struct finding *f, const bool *asked, double *operand,
-                              double *intermediate, struct gb_error *error)
+                              struct gb_error *error)
 {
     size_t inner = (size_t)s->pairs * s->intermediate;
     memcpy(operand, s->requant, inner * sizeof *operand);
@@ -502,8 +502,6 @@ enum gb_status stages_operand(const struct stages *s, const struct finding *f, c
     }
     gb_bf16 *rows = malloc(inner * sizeof *rows);
     enum gb_status status = rows ? intermediate_under(s, f, asked, rows, error) : no_memory(error);
-    if (status == GB_OK && intermediate)
-        widen(rows, inner, intermediate);
     for (size_t p = 0; status == GB_OK && p < s->pairs; p++)
         if (asked[p] && stages_hit(s, f, p))
             status = stages_requantise(s, rows + p * s->intermediate, 1, operand + p * s->intermediate, error);
@@ -603,7 +601,7 @@ static enum gb_status slots_under(const struct stages *s, const struct finding *
         bool *all = malloc(s->pairs * sizeof *all);
         for (size_t p = 0; all && p < s->pairs; p++)
             all[p] = true;
-        status = operand && all ? stages_operand(s, f, all, operand, NULL, error) : no_memory(error);
+        status = operand && all ? stages_operand(s, f, all, operand, error) : no_memory(error);
         if (status == GB_OK)
             multiply(s, f, operand, slots);
         free(operand);

@@ -50,10 +50,10 @@ double stages_effect(const struct stages *stages, const struct finding *finding,
 /*
  * The rows of what down multiplies (the bf16 intermediate, requantised where the contract does so) under a finding of
  * a stage up to FINDING_REQUANT, for the pairs asked for, [pairs]; other rows are the clean ones.
- * operand, intermediate: [pairs, intermediate]; intermediate: before it is requantised, or NULL.
+ * operand: [pairs, intermediate].
  */
 enum gb_status stages_operand(const struct stages *stages, const struct finding *finding, const bool *asked,
-                              double *operand, double *intermediate, struct gb_error *error);
+                              double *operand, struct gb_error *error);
 /* What down makes of rows of the intermediate, [count, intermediate], and gate_up of rows of x, [count, hidden]. */
 enum gb_status stages_requantise(const struct stages *stages, const gb_bf16 *rows, uint32_t count, double *values,
                                  struct gb_error *error);

@@ -1337,7 +1337,7 @@ static void known_rows_are_looked_at_first(void **state)
         layer_plant(&l, &f, 0.0);
         l.of.searched.findings = 0;
         assert_int_equal(search_new(&l.of, &q), GB_OK);
-        assert_int_equal(stages_operand(&q.s, &f, both, values, NULL, NULL), GB_OK);
+        assert_int_equal(stages_operand(&q.s, &f, both, values, NULL), GB_OK);
         const struct observed seen = {FINDING_ACT, q.s.requant, 2, 1, 256, 2, which, values, 1e-6, 1e-6};
         memcpy(q.seen_pairs, both, sizeof both);
         q.seen = &seen;
@@ -1359,7 +1359,7 @@ static void known_rows_are_looked_at_first(void **state)
         uint64_t random = 3, same = 3;
         layer_plant(&l, &row.finding, 0.0);
         assert_int_equal(search_new(&l.of, &q), GB_OK);
-        assert_int_equal(stages_operand(&q.s, &row.finding, (bool[]){true, true}, clean, NULL, NULL), GB_OK);
+        assert_int_equal(stages_operand(&q.s, &row.finding, (bool[]){true, true}, clean, NULL), GB_OK);
         for (size_t i = 0; i < count; i++) {
             squares += pow(clean[i] - q.s.requant[i], 2);
             others += pow(random_value(&random), 2);
