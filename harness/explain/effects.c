@@ -106,13 +106,13 @@ static double factor_of(struct sample *s)
         squares += s->clean[i] * s->clean[i];
     double typical = sqrt(squares / (double)s->count);
     for (size_t i = 0; i < s->count; i++)
-        if (fabs(s->clean[i]) >= 0.5 * typical && s->clean[i] != 0.0)
+        if (fabs(s->clean[i]) >= 0.5 * typical)
             s->ratio[used++] = s->seen[i] / s->clean[i];
     if (!used)
         return NAN;
     double c = median(s->ratio, used), top = 0.0, bottom = 0.0;
     for (size_t i = 0; i < s->count; i++)
-        if (s->clean[i] != 0.0 && fabs(s->seen[i] - c * s->clean[i]) <= 0.05 * fabs(c * s->clean[i])) {
+        if (fabs(s->seen[i] - c * s->clean[i]) <= 0.05 * fabs(c * s->clean[i])) {
             top += s->seen[i] * s->clean[i];
             bottom += s->clean[i] * s->clean[i];
         }

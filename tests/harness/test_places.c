@@ -341,6 +341,26 @@ static void moves_are_told_beside_another_error(void **state)
     }
 }
 
+/* Which elements a factor is the ratio of: from half the root of the mean square on, of which 3 is one and a half. */
+static void factors_are_those_of_larger_elements(void **state)
+{
+    enum { WIDTH = 8, LARGE = 3, MOST = 8 };
+    static const uint32_t row[] = {0};
+    (void)state;
+    for (int below = 0; below < 2; below++) {
+        double clean[WIDTH], values[WIDTH], factor = NAN;
+        struct finding told[MOST];
+        const struct observed o = {FINDING_DOWN, clean, 1, 1, WIDTH, 1, row, values, 0.9, 0.0};
+        for (int i = 0; i < WIDTH; i++) {
+            clean[i] = i < LARGE ? 3.0 : below ? 0.98 : 1.0;
+            values[i] = i < LARGE ? 4.5 : 2.0;
+        }
+        for (uint32_t count = effects_infer(&o, told, MOST), t = 0; t < count; t++)
+            factor = told[t].effect == FINDING_FACTOR ? told[t].amount : factor;
+        assert_true(below ? fabs(factor - 1.5) < 1e-12 : isnan(factor));
+    }
+}
+
 /* Where a right value is infinite, no element is told to be another's: constants alone are. */
 static void infinite_rows_are_told_constants(void **state)
 {
@@ -502,6 +522,7 @@ int main(void)
         cmocka_unit_test(one_column_in_200_may_contradict),
         cmocka_unit_test(effects_are_told),
         cmocka_unit_test(moves_are_told_beside_another_error),
+        cmocka_unit_test(factors_are_those_of_larger_elements),
         cmocka_unit_test(infinite_rows_are_told_constants),
         cmocka_unit_test(told_effects_are_those_kept),
         cmocka_unit_test(noise_is_no_error),
