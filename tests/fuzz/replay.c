@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs a fuzz target over the files of a folder, where there is no libFuzzer, and expects of each the answer that is
- * kept: messages, and a hash of what was read. With KEEP=1 in the environment they are written anew. Usage: fuzz_TARGET
- * FOLDER INPUTS KEPT
+ * kept: messages, and a hash of what was read; nothing stays mapped. With KEEP=1 in the environment they are written
+ * anew. Usage: fuzz_TARGET FOLDER INPUTS KEPT
  */
 #include <dirent.h>
 #include <inttypes.h>
@@ -14,6 +14,22 @@
 
 /* Larger than any kept input. */
 enum { LARGEST = 1 << 20 };
+
+/* Whether a reader has left a file of an input mapped. */
+static int is_mapped(void)
+{
+    FILE *file = fopen("/proc/self/maps", "r");
+    char line[4096];
+    int mapped = !file;
+    while (file && fgets(line, sizeof line, file))
+        if (strstr(line, fuzz_folder())) {
+            printf("mapped: %s", line);
+            mapped = 1;
+        }
+    if (file)
+        fclose(file);
+    return mapped;
+}
 
 static int replay(const char *path, const char *name)
 {
@@ -30,6 +46,7 @@ static int replay(const char *path, const char *name)
         fprintf(fuzz_answers, "%s: ", name);
         fuzz_touched = 0xCBF29CE484222325u;
         LLVMFuzzerTestOneInput(bytes, count);
+        good = !is_mapped();
         fprintf(fuzz_answers, "%08" PRIx64 "\n", fuzz_touched >> 32);
     }
     free(bytes);

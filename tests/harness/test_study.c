@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+#include "harness/report/study_report.h"
 #include "harness/run/clock.h"
 #include "harness/run/processes.h"
 #include "harness/run/residual_stream.h"
@@ -969,6 +970,47 @@ static void agreement(void **state)
     study_case_free(&c);
 }
 
+/* One layer, two tokens: errors of the same part of bf16's in each, and how a table shows it. */
+static void ratios_from_a_hundredth_have_three_places(void **state)
+{
+    static const struct {
+        double squared;
+        const char *shown;
+    } rows[] = {{1.0001e-4, "| 0.010 | 0.010 .. 0.010 | 0.010 .. 0.010 |\n"},
+                {0.99e-4, "| 9.95e-03 | 9.95e-03 .. 9.95e-03 | 9.95e-03 .. 9.95e-03 |\n"}};
+    (void)state;
+    for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
+        struct study_case c = {.name = "one",
+                               .weights = "nvfp4",
+                               .shape = {2, 4, 4, 2, 1},
+                               .layers = 1,
+                               .seeds = 1,
+                               .samples = 2,
+                               .paths = 2,
+                               .path = {{.name = "bf16.fma32"}, {.name = "mxfp8.fma32"}}};
+        const struct study study = {.kind = "closeness", .command = "", .of = &c, .cases = 1};
+        struct gb_error error;
+        char *text = NULL;
+        size_t bytes = 0;
+        FILE *stream = open_memstream(&text, &bytes);
+        assert_non_null(stream);
+        assert_int_equal(study_case_new(&c, &error), GB_OK);
+        for (int t = 0; t < STUDY_TRUTHS; t++)
+            for (int n = 0; n < 2; n++) {
+                c.layer2[t][n] = c.measure[STUDY_LAYER][t].error2[n] = 1.0;
+                c.measure[STUDY_LAYER][t].error2[2 + n] = rows[row].squared;
+            }
+        c.done = 1;
+        assert_int_equal(study_print(stream, &study, true, &error), GB_OK);
+        fclose(stream);
+        char *found = strstr(text, rows[row].shown);
+        if (!found || !strstr(found + 1, rows[row].shown)) /* a line for each truth */
+            fail_msg("%s", text);
+        free(text);
+        study_case_free(&c);
+    }
+}
+
 /* A heavy-tailed positive number of mean 1, and one from -1 to 1, from a generator of their own. */
 static uint64_t seed = 88172645463325252u;
 static double uniform(void)
@@ -1443,6 +1485,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(last_mile),
         cmocka_unit_test(agreement),
         cmocka_unit_test(known_ratio),
+        cmocka_unit_test(ratios_from_a_hundredth_have_three_places),
         cmocka_unit_test(intervals_cover),
         cmocka_unit_test(growth),
         cmocka_unit_test(damaged_file),
