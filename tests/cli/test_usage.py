@@ -214,9 +214,10 @@ large, size = path("large"), 3 << 38
 with open(large, "wb") as stream:
     stream.truncate(size)
 layers = 3 * 70001 * (2 * 8 * 3001 + 2 * 2 * 5 * 4003)
-codes = 2 * (70001 * 32000 + 70001 * 1000 * 4)
+codes = [2 * (70001 * 32000 + 70001 * 1000 * of_scale) for of_scale in (4, 1)]
 rows, experts, output = 100000007, 3 * 100000003, 60000011 * 224
-for words, arrays in (("", 0), (",3,70001,3001,4003,11,5,", layers), (",codes,,70001,32000,2,3,32,0", codes),
+for words, arrays in (("", 0), (",3,70001,3001,4003,11,5,", layers), (",codes,,70001,32000,2,3,32,0", codes[0]),
+                      (",codes,,70001,32000,2,1,32,0", codes[1]),
                       (",ranks,7,3,60000011,224,100000003,5,100000007,0,0,0,0", 4 * experts + rows * (4 + 2 * 224) + 3 * 4 * output),
                       (",ranks,7,3,60000011,224,100000003,5,100000007,2,2,32,1", 4 * experts + rows * (4 + 224 + 7) + 4 * output)):
     process = subprocess.Popen([PROGRAM, "probe", *(large + words).split(",")], stdout=full_pipe[1],
