@@ -360,7 +360,7 @@ for fixture, change, words in (
     (sent, lambda file: file.attrs.modify("ranks", 5), ""),
     (sent, lambda file: file.attrs.modify("rows", 0), "rows"),
     (sent, lambda file: file.attrs.modify("recipe", np.bytes_("mine/1")), "recipe"),
-    (sent, lambda file: file.attrs.modify("operator", np.bytes_("gather")), "operator"),
+    (sent, lambda file: file.attrs.modify("operator", np.bytes_("gather")), "'gather' is no operator over ranks"),
     (sums, lambda file: file.attrs.modify("accumulation", np.bytes_("here")), "accumulation"),
     (sums, put("routing/weights", (1, 1), np.nan), "routing/weights"),
     (sums, put("truth/output", (1, 1), 7.0), "truth"),
