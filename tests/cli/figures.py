@@ -215,7 +215,7 @@ def records():
                       "MXFP8 {} and {}), {} to {} of the read", min(over_sgemv("avx2")), max(over_sgemv("avx2")),
                       min(over_sgemv("avx512")), max(over_sgemv("avx512")), *over_sgemv("avx512", threads=2, format="nvfp4"),
                       *over_sgemv("avx512", threads=2, format="mxfp8"), min(reads), max(reads))
-    wrong += sentence("results/README.md", "GB/s where {} to {} are now", min(speed), max(speed))
+    wrong += sentence("results/README.md", "it was read at {} to {} GB/s by two threads", min(speed), max(speed))
     torch = record("torch-check")["median_seconds"]
     wrong += sentence("results/README.md", "{} s beside {} s (medians of 5)", torch["gaugeblock"], torch["torch"])
     tests = record("valgrind")["tests"]
