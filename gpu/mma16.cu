@@ -124,11 +124,11 @@ using fours = gb_mma16_shape<gb_mma16_group_tiles, 1, 5, 1>;
 using wide = gb_mma16_shape<gb_mma16_group_tiles, 1, 4, 2>;
 using ones = gb_mma16_shape<1, 4, 5, 1>;
 
-/* From so many columns on an expert takes so long to read that a kernel more, which lists the items, is not seen. */
+/* Rows of so many columns are long: a kernel that lists the items takes little beside reading their experts. */
 constexpr uint32_t long_row = 4096;
 
 /* Whether the items are listed, by expert, and not found by every block: where pairs are many, or an expert of long
- * rows may have two items, which are read as one if they lie side by side. */
+ * rows may have two items, which the L2 cache can serve if they lie side by side. */
 bool lists_items(const struct gb_shape &s)
 {
     return s.tokens * s.top_k > gb_mma16_few_pairs || (s.tokens > gb_mma16_tokens && s.hidden >= long_row);

@@ -4,9 +4,10 @@
  * turns.
  *
  * Units are the groups of tiles of every item (gpu/mma16_items.cuh), item by item. Of n blocks, b has unit b, b + n and
- * so on: what all blocks read at any time lies side by side, and of an expert that has several items it is the same. A
- * block's four warps have the order's four chains of every unit. A warp's steps follow one another across the ends of
- * units: each step's loads are under way in registers while it computes what comes before.
+ * so on: what all blocks read at any time lies side by side, and listed items of one expert are read at about the same
+ * time, when the L2 cache can serve all but the first. A block's four warps have the order's four chains of every unit.
+ * A warp's steps follow one another across the ends of units: each step's loads are under way in registers while it
+ * computes what comes before.
  */
 #ifndef GB_GPU_MMA16_TURNS_CUH
 #define GB_GPU_MMA16_TURNS_CUH
