@@ -203,11 +203,11 @@ static enum gb_status perform(struct timed *t, work_function *launch, void *grap
     return graph ? t->clock->replay(t->timer, graph, error) : launch(t, error);
 }
 
-/* A hot one is done once before. */
-static enum gb_status time_work(struct timed *t, work_function *launch, void *graph, double *seconds,
+/* hot: it is done once before. */
+static enum gb_status time_work(struct timed *t, bool hot, work_function *launch, void *graph, double *seconds,
                                 struct gb_error *error)
 {
-    enum gb_status status = t->hot ? perform(t, launch, graph, error) : GB_OK;
+    enum gb_status status = hot ? perform(t, launch, graph, error) : GB_OK;
     if (status == GB_OK)
         status = t->clock->start(t->timer, error);
     if (status == GB_OK)
@@ -236,11 +236,11 @@ enum gb_status timed_sample(struct timed *t, struct timing_sample *sample, struc
 {
     enum gb_status status = poison(t, error);
     if (status == GB_OK)
-        status = time_work(t, read_large, NULL, &sample->large_s, error);
+        status = time_work(t, false, read_large, NULL, &sample->large_s, error);
     if (status == GB_OK)
-        status = time_work(t, launch_reads, t->read_graph, &sample->read_s, error);
+        status = time_work(t, t->hot, launch_reads, t->read_graph, &sample->read_s, error);
     if (status == GB_OK)
-        status = time_work(t, launch_runs, t->run_graph, &sample->run_s, error);
+        status = time_work(t, t->hot, launch_runs, t->run_graph, &sample->run_s, error);
     environment_reset();
     return status == GB_OK ? t->memory->synchronise(error) : status;
 }

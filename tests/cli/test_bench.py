@@ -17,7 +17,7 @@ try:
 except FileNotFoundError:
     LAST_CACHE = 64 << 20
 US_OF_SLOW = 5000  # that faults/slow sleeps
-SAMPLES = 2 if SANITISED else 5
+SAMPLES = 2 if SANITISED else 3
 
 
 def bench(*arguments, code=0):
