@@ -79,20 +79,26 @@ static void open_standard(void)
         close(descriptor);
 }
 
-/* Threads without work give their processor back, where the environment does not say how they wait. OpenMP asks it
- * before main, so the program starts itself once more; what it starts then is as if it had not: a subject that is timed
- * has threads as they are. */
+/* Threads without work give their processor back, where the environment does not say how they wait. OpenMP and
+ * OpenBLAS ask it before main, so the program starts itself once more; what it starts then is as if it had not: a
+ * subject that is timed has threads as they are. */
 static void wait_passively(char **argv)
 {
-    static const char policy[] = "OMP_WAIT_POLICY", started[] = "GAUGEBLOCK_WAITS";
-    char program[PATH_MAX] = ""; /* by its own name, which others see */
-    if (!getenv(started) && !getenv(policy) && !getenv("GOMP_SPINCOUNT") && !setenv(policy, "passive", 1) &&
-        !setenv(started, "1", 1) && readlink("/proc/self/exe", program, sizeof program - 1) > 0)
+    enum { ASKED = 2 };
+    static const char *const name[ASKED] = {"OMP_WAIT_POLICY", "OPENBLAS_THREAD_TIMEOUT"};
+    static const char *const value[ASKED] = {"passive", "4"}; /* 2^4 ticks: OpenBLAS has no less */
+    static const char started[] = "GAUGEBLOCK_WAITS";         /* which of them the program has set, as digits */
+    char program[PATH_MAX] = "", set[ASKED + 1] = "";         /* by its own name, which others see */
+    for (size_t i = 0, n = 0; !getenv(started) && i < ASKED; i++)
+        if (!getenv(name[i]) && (i || !getenv("GOMP_SPINCOUNT")) && !setenv(name[i], value[i], 1))
+            set[n++] = (char)('0' + i);
+    if (*set && !setenv(started, set, 1) && readlink("/proc/self/exe", program, sizeof program - 1) > 0)
         execv(program, argv);
-    if (getenv(started)) { /* by itself, or without /proc */
-        unsetenv(started);
-        unsetenv(policy);
-    }
+    const char *told = getenv(started) ? getenv(started) : set;
+    for (size_t i = 0; i < ASKED; i++) /* by itself, or without /proc */
+        if (strchr(told, '0' + (int)i))
+            unsetenv(name[i]);
+    unsetenv(started);
 }
 
 int main(int argc, char **argv)
