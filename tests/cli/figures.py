@@ -132,7 +132,7 @@ def peers():
                                     [b["nvfp4"]["times_as_fast"] for b in triton],
                                     [b["nvfp4"]["layer"]["times_as_fast"] for b in marlin])):
         wrong += off(f"docs/gpu.md, row '{line}'", re.findall(FIGURE, line.split("|", 2)[2]), values)
-    return wrong + sentence("gpu.md", "MonoMoE whose logits are given at batch 2 and 8 ({}, {}, {}, {})",
+    return wrong + sentence("gpu.md", "Beside MonoMoE whose logits are given a routed layer in MXFP8 is {}, {}, {} and {} times as fast",
                             *(Quotient(b["us"] / b["mxfp8"]["routed-layer"]["us"]) for b in monomoe))
 
 
@@ -239,8 +239,8 @@ def power():
     a_row = "scale of a row"
     return (sentence("gates.md", "[power.md](results/power.md) {} instead of {} for the scale of the layer",
                      of("qwen3-next-nvfp4", "scale given h"), of("qwen3-next-nvfp4", "scale"))
-            + sentence("gates.md", "[power.md](results/power.md) from {} (NVFP4) or {} (MXFP8, FP8) on, for `qwen3-next` in NVFP4 "
-                       "from {} on", of("small-nvfp4-nvfp4", a_row), of("small-mxfp8-mxfp8", a_row),
+            + sentence("gates.md", "[power.md](results/power.md) from {} (NVFP4) or {} (MXFP8, FP8) on, for `qwen3-next` with "
+                       "weights and activations in NVFP4 from {} on", of("small-nvfp4-nvfp4", a_row), of("small-mxfp8-mxfp8", a_row),
                        of("qwen3-next-nvfp4-nvfp4", a_row))
             + sentence("gates.md", "[power.md](results/power.md) from {} (NVFP4) or {} (MXFP8, FP8)",
                        of("small-nvfp4-nvfp4", a_row), of("small-fp8-fp8", a_row)))

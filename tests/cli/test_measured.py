@@ -4,7 +4,7 @@ paragraph or the one before or after: a link to results/, a command, or a commen
 `<!-- not measured: WHY -->` is for what only looks like one. Every record says when, by which command, on what and of
 which commit in history it was made. Times of fma32's rivals in numerics.md are those of the table in docs/results,
 and what docs/results/README.md says of a record is what the record says; figures.py has the other figures of pages that are
-held against records. Our commits that pages name are in history, paths of ours exist, and shares in per cent are shares."""
+held against records. Records of a GPU are of one commit. Our commits that pages name are in history, paths of ours exist, and shares in per cent are shares."""
 import glob
 import json
 import os
@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-from figures import Quotient, is_rounded, page, rows, wrong_figures, wrong_percentages
+from figures import Quotient, is_rounded, page, record, rows, wrong_figures, wrong_percentages
 from program import SOURCE, expect
 
 UNIT = r"(?:[unµm]s|s|seconds?|minutes?|hours?|[KMGT]i?B/s|[MGT]B|[GT]FLOP/s|[MG]Hz|[KMG]?weights/s|registers|tokens/s)"
@@ -100,6 +100,32 @@ def gone(texts):
     return found
 
 
+def of_another_commit():
+    """Records and tables of a GPU that are not of the commit of most: they are made in one run."""
+    of = {}
+    for file in glob.glob(os.path.join(SOURCE, "docs/results/*h200*")):
+        if not file.endswith(".svg"):
+            with open(file, encoding="utf-8") as stream:
+                of[os.path.basename(file)] = re.findall(r"commit\W+([0-9a-f]{12})\b", stream.read())
+    of["verify.md"] = re.findall(r"\| 20\d\d-\d\d-\d\d \| ([0-9a-f]{12}) \|", page("results/verify.md"))
+    for text in page("results/README.md").split("\n\n"):
+        if "NVIDIA H200, 20" in " ".join(text.split()) or "NVIDIA H200, driver" in text:
+            of[f"README.md, '{text[:20]}'"] = re.findall(r"commit\s+([0-9a-f]{12})\b", text)
+    every = [commit for commits in of.values() for commit in set(commits)]
+    most = max(every, key=every.count)
+    return [f"docs/results/{name}: of {sorted(set(commits))}, and most are of {most}" for name, commits in of.items()
+            if set(commits) != {most}]
+
+
+def misbehaving():
+    """Rows of verify.md on kernels that misbehave of which the record says something else."""
+    kernels = {one["kernel"].split("/")[1]: one for one in record("h200-faults")["kernels"]}
+    table = {cells[0].strip("`"): cells[1:] for cells in rows(page("results/verify.md"), "kernel | verdict | reason")[1:]}
+    return [f"docs/results/verify.md: `{name}` is not what the record says" for name in sorted(kernels.keys() | table.keys())
+            if name not in kernels or name not in table or table[name][0] != kernels[name]["verdict"]
+            or not kernels[name]["reason"].startswith(table[name][1].removeprefix("-"))]
+
+
 def rivals():
     """Rows of numerics.md that are not the smallest and the largest quotient of the table of candidate orders."""
     results = page("results/README.md")
@@ -184,7 +210,7 @@ expect(len(wrong_percentages({"a": "9 of 10 (90.0 %), 1,000 of 3,000 (33.3 %), 9
 expect(len(gone({"a": "commits 0123456789ab and 0123456789ac"})) == 2 * (in_history("0123456789ab") is False), "commits")
 expect(len(gone({"a": "`tests/none.py`, `tests/mutate.py` and `tests/moe/none.py` of vLLM"})) == 1, "paths")
 
-found = rivals() + outcomes() + wrong_figures()
+found = rivals() + outcomes() + of_another_commit() + misbehaving() + wrong_figures()
 texts = [os.path.join(SOURCE, name) for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
 for file in texts + sorted(glob.glob(os.path.join(SOURCE, "docs/*.md"))):
     with open(file, encoding="utf-8") as stream:
