@@ -875,8 +875,8 @@ static void each_call_of_a_sample_fails(void **state)
 {
     static const struct sampled samples[] = {
         {"cold", false, false, 1, "<R><RR><rr>s"},      {"cold, three launches", false, false, 3, "<R><RRRRRR><rr>s"},
-        {"cold graphs", false, true, 3, "<R><z><y>s"},  {"hot", true, false, 0, "R<R>RRR<RRR>rrr<rrr>s"},
-        {"hot graphs", true, true, 2, "R<R>z<z>y<y>s"},
+        {"cold graphs", false, true, 3, "<R><z><y>s"},  {"hot", true, false, 0, "<R>RRR<RRR>rrr<rrr>s"},
+        {"hot graphs", true, true, 2, "<R>z<z>y<y>s"},
     };
     struct gb_fixture *f = layer();
     (void)state;
