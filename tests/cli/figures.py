@@ -6,7 +6,10 @@ import json
 import os
 import re
 
-from program import SOURCE
+import numpy
+
+from program import CHECKPOINT, SOURCE
+from published import EXPERTS, read
 
 FIGURE = r"(?<![\w.])-?\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[-+]\d+)?(?![\w])"
 
@@ -330,6 +333,19 @@ def closeness():
                             *outliers["16", "mxfp8"], *outliers["100", "mxfp8"])
 
 
+def signs():
+    """Of the trained model: up's and gate's rows against rows whose signs are thrown by coin."""
+    tensors = {name: array for file in glob.glob(os.path.join(CHECKPOINT, "model-*.safetensors"))
+               for name, (_, array) in read(file).items()}
+    def t(projection, layer):
+        rows_of = [(tensors[f"model.layers.{layer}.mlp.experts.{e}.{projection}.weight"][:256].astype("<u4") << 16)
+                   .view("<f4").astype("f8") for e in range(EXPERTS)]
+        k = sum(w @ w.T for w in rows_of)[numpy.tril_indices(len(rows_of[0]), -1)]
+        return k.sum() / numpy.sqrt((k * k).sum())
+    return sentence("importing.md", "In the model of `fixtures/data`, t is {} and -{} for up, and {} and {} for gate.",
+                    t("up_proj", 0), -t("up_proj", 1), t("gate_proj", 0), t("gate_proj", 1))
+
+
 def wrong_percentages(texts):
     """Each 'N of M (P %)' that is another percentage. texts: {name: text}."""
     return [f"{name}: '{m[0]}' is {100 * figure(m[1]) / figure(m[2]):.1f} %" for name, text in texts.items()
@@ -338,4 +354,4 @@ def wrong_percentages(texts):
 
 
 def wrong_figures():
-    return [line for of in (mma16, peers, growth, ranks, records, power, others, study, closeness) for line in of()]
+    return [line for of in (mma16, peers, growth, ranks, records, power, others, study, closeness, signs) for line in of()]
