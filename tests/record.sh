@@ -44,7 +44,7 @@ for name in codecs exp sigmoid silu; do
 done
 record cuda-headers cuda-headers.json "$build/tests/test_cuda_headers" all
 record identify exhaustive-identify.txt with_provenance "$build/tests/test_identify" all
-for name in false_alarms false_alarms_activations false_alarms_truncated; do
+for name in false_alarms false_alarms_activations false_alarms_generated false_alarms_truncated; do
     record $name "$(echo $name | tr _ -).json" "$build/tests/test_$name" all
 done
 record bench-reference bench-reference.json "$build/tests/gb_bench_reference" 15

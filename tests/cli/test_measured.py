@@ -178,6 +178,8 @@ OUTCOMES = {
     "h200-bench-ranks": lambda r: [span([one["times_nccl"] for b in r["batches"] for one in b.values()
                                          if isinstance(one, dict)])],
     "false-alarms": lambda r: [f"{r['runs']:,} correct kernels", f"{r['alarms']} alarms"],
+    "false-alarms-generated": lambda r: [f"{r['runs']:,} correct kernels", f"{r['alarms']} alarms", f"on {r['fixtures']:,} problems",
+                                         f"{r['vacuous']} of them"],
     "false-alarms-truncated": lambda r: [f"{r['runs']:,} correct kernels", f"{r['alarms']} alarms"],
     "false-alarms-activations": lambda r: [f"{r['runs']:,} correct kernels", f"of {r['with_sums']:,}",
                                            f"{r['alarms']} alarms"],
