@@ -59,6 +59,7 @@ struct work {
     double *reach;      /* [tokens, hidden]: what an output is off if all of the intermediate is off by 1 */
     int accumulator;    /* significand bits, at most FP32's */
     struct gb_exactness *found;
+    uint32_t row; /* of the matrix, that its reason is of */
 };
 
 /* The reason of the first token stands. */
@@ -70,12 +71,17 @@ static void refuse(struct gb_exactness *found, uint32_t token, const char *why)
     }
 }
 
-static void merge(struct work *w, const struct gb_exactness *found)
+/* Of one token the reason of the first row stands, whichever thread comes first. */
+static void merge(struct work *w, uint32_t row, const struct gb_exactness *found)
 {
 #pragma omp critical(gb_exact)
     {
-        if (found->why)
-            refuse(w->found, found->token, found->why);
+        const struct gb_exactness *all = w->found;
+        if (found->why && (!all->why || found->token < all->token || (found->token == all->token && row < w->row))) {
+            w->found->token = found->token;
+            w->found->why = found->why;
+            w->row = row;
+        }
         w->found->bits = fmax(w->found->bits, found->bits);
         w->found->closed_intermediate = fmax(w->found->closed_intermediate, found->closed_intermediate);
     }
@@ -152,7 +158,7 @@ static void gate_up(struct work *w, const uint32_t *pairs, uint32_t count, const
             }
             w->h[(size_t)n * I + i] = gated(w, token, value[0], value[1], &found);
         }
-        merge(w, &found);
+        merge(w, i, &found);
     }
 }
 
@@ -196,7 +202,7 @@ static void down(struct work *w, const uint32_t *pairs, uint32_t count, const do
             if (absolute != 0.0 && weight != 0.0)
                 w->unit[o] = fmin(w->unit[o], unit * gb_unit(weight) * unit_of_all(h, I));
         }
-        merge(w, &found);
+        merge(w, r, &found);
     }
 }
 

@@ -2,6 +2,8 @@
 /* gb_exact_layer says what docs/numerics.md#exact says, on small layers at and beside every limit of the text. */
 #include "reference/reference.h"
 
+#include <omp.h>
+
 #include "quant/quant.h"
 #include "tests/oracle/bounds.h"
 #include "tests/support/check.h"
@@ -184,6 +186,34 @@ static void layers_are_the_texts(void **state)
     problem_free(&l.problem);
 }
 
+/* The reason of the first row of the first token, whichever thread comes first. */
+static void threads_do_not_choose_the_reason(void **state)
+{
+    uint64_t random = 5;
+    unsigned refused = 0;
+    const int threads = omp_get_max_threads();
+    struct layer l;
+    (void)state;
+    layer_new(&l);
+    for (unsigned n = 0; n < 400; n++) {
+        const struct gb_rounding_points points = {
+            GB_BF16, GB_FP32, 4 + random_below(&random, 12), {.slot = n % 2 ? GB_BF16 : GB_FP32}, NULL};
+        struct gb_exactness found[2];
+        random_layer(&l, &random);
+        for (int i = 0; i < 2; i++) {
+            omp_set_num_threads(i ? 4 : 1);
+            exact(&l, &points, &found[i]);
+        }
+        refused += found[0].why != NULL;
+        if (found[0].why != found[1].why || found[0].token != found[1].token)
+            fail_msg("%s (token %u), and with threads %s (token %u)", found[0].why, found[0].token, found[1].why,
+                     found[1].token);
+    }
+    omp_set_num_threads(threads);
+    assert_true(refused > 200);
+    problem_free(&l.problem);
+}
+
 static void extensions_are_not_examined(void **state)
 {
     static const float biases[32] = {1.0f};
@@ -213,6 +243,7 @@ int main(void)
         cmocka_unit_test(gates_are_open_or_closed),
         cmocka_unit_test(ranges_end),
         cmocka_unit_test(layers_are_the_texts),
+        cmocka_unit_test(threads_do_not_choose_the_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
