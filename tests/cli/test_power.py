@@ -99,6 +99,13 @@ for name, least in (("transformers.deepseek-v3/1", 18), ("transformers.qwen3-moe
     expect(by["weights in reverse"] == ["weights"] and by["expert twice"] == ["range"], str(by))
     expect("ids" in by["next best expert for the last one"], str(by))
 
+# A recipe that divides by the sum from so many experts on does so with just as many, and with one less it does not.
+for name, experts, top_k, divides in (("transformers.mixtral/1", 8, 1, True), ("te.sigmoid/1;groups=1;kept=1", 8, 2, True),
+                                      ("te.sigmoid/1;groups=1;kept=1", 8, 1, False)):
+    run("make", path("few.h5"), "--router", name, "--shape", f"{experts},{top_k},96,48", "--tokens", "4")
+    names = {f["name"] for f in power(path("few.h5"))["router_bugs"] if f["changed_tokens"]}
+    expect(("renormalised over all experts" in names) == divides, f"{name}, top {top_k}: {names}")
+
 fixture = path("nvfp4.h5")
 
 
