@@ -339,6 +339,7 @@ def check_lines():
 
 
 def check_sound():
+    told = set()
     for layout in LAYOUTS:
         made = copy(layout)
         for name in [name for name in made.tensors if ".layers.1.mlp.experts.5." in name]: # of another part of the model
@@ -352,6 +353,9 @@ def check_sound():
         one, text = inspect(made.write("sound-" + layout))
         expect(text.startswith("SOUND") and one["layout"] == layout and len(one["matrices"]) == LAYERS * EXPERTS * 3,
                f"{layout}: {text}")
+        expect(f"activations with {one['activations']}" in text.splitlines()[0], f"{layout}, {one['activations']}: {text}")
+        told.add(one["activations"])
+    expect(told == {"stored scales", "no stored scales"}, str(told))
     # Every other weight pruned: zeros have no sign.
     pruned = copy("fp8-128x128")
     pruned.change("weight", lambda codes: codes * (np.arange(codes.shape[-1]) % 2).astype(np.uint8))
