@@ -9,7 +9,7 @@ import re
 import numpy
 
 from program import CHECKPOINT, SOURCE
-from published import EXPERTS, read
+from published import EXPERTS, LAYERS, read
 
 FIGURE = r"(?<![\w.])-?\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[-+]\d+)?(?![\w])"
 
@@ -333,17 +333,27 @@ def closeness():
                             *outliers["16", "mxfp8"], *outliers["100", "mxfp8"])
 
 
-def signs():
-    """Of the trained model: up's and gate's rows against rows whose signs are thrown by coin."""
+def traces():
+    """Of the trained model: up's and gate's rows against rows whose signs are thrown by coin; and how alike the sizes of
+    up's even rows and of their columns of down are ranked."""
     tensors = {name: array for file in glob.glob(os.path.join(CHECKPOINT, "model-*.safetensors"))
                for name, (_, array) in read(file).items()}
+    def experts(projection, layer):
+        return [(tensors[f"model.layers.{layer}.mlp.experts.{e}.{projection}.weight"].astype("<u4") << 16).view("<f4").astype("f8")
+                for e in range(EXPERTS)]
     def t(projection, layer):
-        rows_of = [(tensors[f"model.layers.{layer}.mlp.experts.{e}.{projection}.weight"][:256].astype("<u4") << 16)
-                   .view("<f4").astype("f8") for e in range(EXPERTS)]
-        k = sum(w @ w.T for w in rows_of)[numpy.tril_indices(len(rows_of[0]), -1)]
+        k = sum(w[:256] @ w[:256].T for w in experts(projection, layer))
+        k = k[numpy.tril_indices(len(k), -1)]
         return k.sum() / numpy.sqrt((k * k).sum())
-    return sentence("importing.md", "In the model of `fixtures/data`, t is {} and -{} for up, and {} and {} for gate.",
-                    t("up_proj", 0), -t("up_proj", 1), t("gate_proj", 0), t("gate_proj", 1))
+    def tau(layer):
+        sizes = [((up * up).sum(1)[::2], (down * down).sum(0)[::2])
+                 for up, down in zip(experts("up_proj", layer), experts("down_proj", layer))]
+        i, j = numpy.tril_indices(len(sizes[0][0]), -1)
+        return numpy.mean([numpy.sign(a[i] - a[j]) * numpy.sign(b[i] - b[j]) for a, b in sizes])
+    return (sentence("importing.md", "In the model of `fixtures/data`, t is {} and -{} for up, and {} and {} for gate.",
+                     t("up_proj", 0), -t("up_proj", 1), t("gate_proj", 0), t("gate_proj", 1))
+            + sentence("importing.md", "S over the number of pairs, is {} to {} there if nibbles are exchanged",
+                       *sorted(map(tau, range(LAYERS)))))
 
 
 def wrong_percentages(texts):
@@ -354,4 +364,4 @@ def wrong_percentages(texts):
 
 
 def wrong_figures():
-    return [line for of in (mma16, peers, growth, ranks, records, power, others, study, closeness, signs) for line in of()]
+    return [line for of in (mma16, peers, growth, ranks, records, power, others, study, closeness, traces) for line in of()]
