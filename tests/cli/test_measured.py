@@ -4,7 +4,8 @@ paragraph or the one before or after: a link to results/, a command, or a commen
 `<!-- not measured: WHY -->` is for what only looks like one. Every record says when, by which command, on what and of
 which commit in history it was made. Times of fma32's rivals in numerics.md are those of the table in docs/results,
 and what docs/results/README.md says of a record is what the record says; figures.py has the other figures of pages that are
-held against records. Records of a GPU are of one commit. Our commits that pages name are in history, paths of ours exist, and shares in per cent are shares."""
+held against records. Records of a GPU are of one commit. Our commits that pages name are in history, paths of ours exist,
+and shares in per cent are shares."""
 import glob
 import json
 import os
@@ -161,6 +162,7 @@ OUTCOMES = {
     "h200-verify": lambda r: [f"{r['passed']} of {r['cases']} cases pass",
                               f"{r['mismatching']} of {r['compared']:,} words"],
     "h200-stale": lambda r: [f"all {sum(k['verdict'] != 'PASS' for k in r['kernels'])} are caught"],
+    "h200-mma": lambda r: [f"0 of {sum(k['outputs'] for k in r['kinds'] if not k['mismatches']):,} outputs differ"],
     "h200-route": lambda r: [f"{sum(k['pairs'] for k in r['routers']) + r['random_recipes']['pairs']:,} slots"],
     "h200-silu-mul-quantise": lambda r: [f"by {r['recipes']} recipes",
                                          f"{sum(o['codes'] for o in r['operators']):,} codes"],
