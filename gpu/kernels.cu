@@ -261,11 +261,9 @@ template <enum gb_operator Operator, launcher Launch> constexpr struct gb_kernel
     return k;
 }
 
-/*
- * The order mma16-sm90/1. Its kernels are for the architecture whose instruction the order describes.
- */
+/* What kernels for the tensor cores of compute capability 9 share. `why`: what they depend on it for. */
 template <enum gb_format Weights>
-enum gb_status supports_mma16(const struct gb_problem *problem, struct gb_error *error)
+enum gb_status supports_tensor_cores(const struct gb_problem *problem, const char *why, struct gb_error *error)
 {
     enum gb_status status = check_problem(problem, Weights, error);
     if (status != GB_OK)
@@ -280,9 +278,17 @@ enum gb_status supports_mma16(const struct gb_problem *problem, struct gb_error 
     if (status == GB_OK)
         status = gb_cuda_attribute(cudaDevAttrComputeCapabilityMajor, &major, error);
     if (status == GB_OK && major != 9)
-        return gb_cuda_fail(error, GB_EUNSUPPORTED,
-                            "compute capability %d; mma16-sm90/1 describes the tensor cores of 9", major);
+        return gb_cuda_fail(error, GB_EUNSUPPORTED, "compute capability %d; %s the tensor cores of 9", major, why);
     return status == GB_OK ? check_device(0, error) : status;
+}
+
+/*
+ * The order mma16-sm90/1. Its kernels are for the architecture whose instruction the order describes.
+ */
+template <enum gb_format Weights>
+enum gb_status supports_mma16(const struct gb_problem *problem, struct gb_error *error)
+{
+    return supports_tensor_cores<Weights>(problem, "mma16-sm90/1 describes", error);
 }
 
 template <enum gb_operator Operator> size_t workspace_mma16(const struct gb_problem *problem)
@@ -295,7 +301,7 @@ enum gb_status prepare_mma16(const struct gb_arguments *given, void **prepared, 
 {
     struct gb_arguments a;
     const enum gb_status status = known(given, &a, error);
-    return status == GB_OK ? gb_cuda_mma16_prepare(Operator, &a, prepared, error) : status;
+    return status == GB_OK ? gb_cuda_mma16_prepare(Operator, &a, 0, prepared, error) : status;
 }
 
 /* told: of gb_cuda_mma16. */
@@ -334,6 +340,53 @@ constexpr struct gb_kernel mma16(const char *name)
             Repacked ? gb_cuda_mma16_release : NULL,
             run_mma16<Operator, Weights>,
             {}};
+}
+
+/* The order fma32/1 on tensor cores, and of one token on the canonical layout. */
+template <enum gb_operator Operator>
+enum gb_status supports_repacked(const struct gb_problem *problem, struct gb_error *error)
+{
+    const enum gb_status status = supports_tensor_cores<GB_NVFP4>(problem, "this kernel is for", error);
+    return status == GB_OK && problem->shape.tokens == 1 ? supports<Operator, GB_NVFP4>(problem, error) : status;
+}
+
+template <enum gb_operator Operator> size_t workspace_repacked(const struct gb_problem *problem)
+{
+    return gb_cuda_fma32_repacked_workspace(Operator, &problem->shape);
+}
+
+template <enum gb_operator Operator>
+enum gb_status prepare_repacked(const struct gb_arguments *given, void **prepared, struct gb_error *error)
+{
+    struct gb_arguments a;
+    const enum gb_status status = known(given, &a, error);
+    return status == GB_OK ? gb_cuda_mma16_prepare(Operator, &a, GB_CUDA_FMA32_PADDING, prepared, error) : status;
+}
+
+template <enum gb_operator Operator>
+enum gb_status run_repacked(const struct gb_arguments *given, struct gb_error *error)
+{
+    struct gb_arguments a;
+    enum gb_status status = known(given, &a, error);
+    if (status == GB_OK && a.shape.tokens == 1)
+        return run<Operator, GB_NVFP4>(given, error);
+    if (status == GB_OK)
+        status = check_arguments<Operator, GB_NVFP4>(a, error);
+    if (status == GB_OK && (!a.prepared || (gb_cuda_fma32_repacked_workspace(Operator, &a.shape) && !a.workspace)))
+        status = gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
+    return status == GB_OK ? gb_cuda_fma32_repacked(Operator, &a, error) : status;
+}
+
+template <enum gb_operator Operator> constexpr struct gb_kernel repacked(const char *name)
+{
+    struct gb_kernel k = mma16<Operator, GB_NVFP4, true>(name);
+    k.order = GB_ORDER_FMA32;
+    k.accumulator_bits = 24;
+    k.supports = supports_repacked<Operator>;
+    k.workspace = workspace_repacked<Operator>;
+    k.prepare = prepare_repacked<Operator>;
+    k.run = run_repacked<Operator>;
+    return k;
 }
 
 size_t workspace_eight_stages(const struct gb_problem *problem)
@@ -565,6 +618,7 @@ template <enum gb_format Format>
 constexpr struct gb_kernel quantised_layer = quantised<GB_LAYER, Format, Format>("layer");
 template <enum gb_format Weights, bool Repacked>
 constexpr struct gb_kernel mma16_layer = mma16<GB_LAYER, Weights, Repacked>("layer");
+constexpr struct gb_kernel repacked_layer = repacked<GB_LAYER>("layer");
 
 /* Of the layer, up to where the router tells ids and weights. */
 size_t layer_workspace(const struct gb_shape &s)
@@ -605,6 +659,9 @@ const struct gb_kernel kernels[] = {
     kernel<GB_LAYER, GB_NVFP4>("cuda/nvfp4-layer"),
     kernel<GB_GATE_UP, GB_NVFP4>("cuda/nvfp4-gate-up"),
     kernel<GB_DOWN, GB_NVFP4>("cuda/nvfp4-down"),
+    repacked<GB_LAYER>("cuda/nvfp4-repacked-layer"),
+    repacked<GB_GATE_UP>("cuda/nvfp4-repacked-gate-up"),
+    repacked<GB_DOWN>("cuda/nvfp4-repacked-down"),
     kernel<GB_LAYER, GB_MXFP8>("cuda/mxfp8-layer"),
     kernel<GB_GATE_UP, GB_MXFP8>("cuda/mxfp8-gate-up"),
     kernel<GB_DOWN, GB_MXFP8>("cuda/mxfp8-down"),
@@ -659,6 +716,7 @@ const struct gb_kernel kernels[] = {
     eight_stages("cuda/eight-stages-layer"),
     router,
     gb_routed_layer<router, layer<GB_NVFP4>>::kernel("cuda/nvfp4-routed-layer"),
+    gb_routed_layer<router, repacked_layer>::kernel("cuda/nvfp4-repacked-routed-layer"),
     gb_routed_layer<router, layer<GB_MXFP8>>::kernel("cuda/mxfp8-routed-layer"),
     gb_routed_layer<router, layer<GB_BF16>>::kernel("cuda/bf16-routed-layer"),
     gb_routed_layer<router, quantised_layer<GB_NVFP4>>::kernel("cuda/nvfp4-nvfp4-routed-layer"),

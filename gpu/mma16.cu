@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gate_up and down in the order mma16-sm90/1: launches, the combine, and the repacked layout. */
+/* gate_up and down on tensor cores, in the orders mma16-sm90/1 and, of NVFP4 weights, fma32/1: launches, the combine,
+ * and the repacked layout. */
 #include <algorithm>
 #include <cstddef>
 
+#include "gpu/fma32_runs.cuh"
 #include "gpu/kernels.cuh"
 #include "gpu/mma16_one_token.cuh"
 #include "gpu/mma16_turns.cuh"
@@ -38,10 +40,11 @@ template <class Format> __device__ uint8_t marked_scale(const uint8_t *codes, co
     return scales[block];
 }
 
-/* A thread for every word of codes, and for every scale, of a record; block (record), in the order of the codes. */
+/* A thread for every word of codes, and for every scale, of a record; block (record), in the order of the codes.
+ * padding: the scale of columns that a row does not have. */
 template <class Format, bool GateUp>
 __global__ void repack_kernel(const __grid_constant__ struct gb_weights weights, uint32_t tiles, uint32_t steps,
-                              uint8_t *records)
+                              uint8_t padding, uint8_t *records)
 {
     const uint32_t step = blockIdx.x % steps, tile = blockIdx.x / steps % tiles, expert = blockIdx.x / steps / tiles;
     const uint32_t code_bytes = gb_mma16_code_bytes<Format>(weights.columns);
@@ -66,23 +69,25 @@ __global__ void repack_kernel(const __grid_constant__ struct gb_weights weights,
         const uint32_t row = i / 2 / Format::scales + i % 2 * 8, block = step * Format::scales + i / 2 % Format::scales;
         record[step_codes + i] = block < scale_bytes ? marked_scale<Format>(codes + row_of(row) * code_bytes,
                                                                             scales + row_of(row) * scale_bytes, block)
-                                                     : 0;
+                                                     : padding;
     }
 }
 
 template <class Format, bool GateUp>
-enum gb_status repack(const struct gb_weights &weights, uint8_t **records, void *stream, struct gb_error *error)
+enum gb_status repack(const struct gb_weights &weights, uint8_t padding, uint8_t **records, void *stream,
+                      struct gb_error *error)
 {
     enum gb_status status = gb_cuda_check(cudaMalloc(records, record_bytes<Format>(weights)), "cudaMalloc", error);
     if (status != GB_OK)
         return status;
     const uint32_t tiles = tiles_of(weights), steps = gb_mma16_steps<Format>(weights.columns);
     return gb_cuda_launch("repack", repack_kernel<Format, GateUp>, dim3(weights.experts * tiles * steps), 256, 0,
-                          stream, error, weights, tiles, steps, *records);
+                          stream, error, weights, tiles, steps, padding, *records);
 }
 
 /* y = fma(routing weight, dot, y) over the slots: block (b, token), a thread four columns. All of a token's loads are
- * under way at once; ids and routing weights were there before down began. */
+ * under way at once; ids and routing weights were there before down began. Shared: see asks_for_shared. */
+template <bool Shared>
 __global__ void combine_kernel(const int32_t *ids, const float *routing_weights, const float *dots, float *output,
                                uint32_t top_k, uint32_t experts, uint32_t hidden)
 {
@@ -119,44 +124,79 @@ size_t dots_bytes(const struct gb_shape &s)
     return s.tokens == 1 ? 0 : sizeof(float) * s.tokens * s.top_k * s.hidden;
 }
 
-/* Of several tokens: four tiles a unit, where that divides them; items of up to 16 pairs where there are many. */
-using fours = gb_mma16_shape<gb_mma16_group_tiles, 1, 5, 1>;
-using wide = gb_mma16_shape<gb_mma16_group_tiles, 1, 4, 2>;
-using ones = gb_mma16_shape<1, 4, 5, 1>;
+/* Of several tokens: four tiles a unit, where that divides them; in mma16-sm90/1 items of up to 16 pairs where there
+ * are many. fma32/1 needs more registers. */
+template <class Order> struct shapes {
+    using fours = gb_mma16_shape<Order, gb_mma16_group_tiles, 1, 5, 1>;
+    using wide = gb_mma16_shape<Order, gb_mma16_group_tiles, 1, 4, 2>;
+    using ones = gb_mma16_shape<Order, 1, 4, 5, 1>;
+};
+template <bool GateUp> struct shapes<gb_fma32_order<GateUp>> {
+    using fours = gb_mma16_shape<gb_fma32_order<GateUp>, gb_mma16_group_tiles, 1, 4, 1>;
+    using wide = fours;
+    using ones = gb_mma16_shape<gb_fma32_order<GateUp>, 1, 4, 4, 1>;
+};
 
 /* Rows of so many columns are long: a kernel that lists the items takes little beside reading their experts. */
 constexpr uint32_t long_row = 4096;
 
 /* Whether the items are listed, by expert, and not found by every block: where pairs are many, or an expert of long
- * rows may have two items, which the L2 cache can serve if they lie side by side. */
-bool lists_items(const struct gb_shape &s)
+ * rows may have two items, which the L2 cache can serve if they lie side by side. of_item: pairs of the least item. */
+bool lists_items(const struct gb_shape &s, uint32_t of_item)
 {
-    return s.tokens * s.top_k > gb_mma16_few_pairs || (s.tokens > gb_mma16_tokens && s.hidden >= long_row);
+    return s.tokens * s.top_k > gb_mma16_few_pairs || (s.tokens > of_item && s.hidden >= long_row);
 }
 
-/* Pairs that an item may have. Of up to 16, fewer blocks are resident, which costs a few per cent, most on short rows,
- * where no expert has more than 8 pairs, and least in MXFP8; where enough have, weights that are read once save more.
+/* Pairs that an item of mma16-sm90/1 may have. Of up to 16, fewer blocks are resident, which costs a few per cent, most
+ * on short rows, where no expert has more than 8 pairs, and least in MXFP8; where enough have, weights that are read
+ * once save more.
  */
 uint32_t pairs_of_item(const struct gb_shape &s, enum gb_format weights)
 {
     const uint32_t each = s.hidden < long_row ? 5 : weights == GB_MXFP8 ? 1 : 2;
     const bool groups = s.hidden % (gb_mma16_tile * gb_mma16_group_tiles) == 0 &&
                         s.intermediate % (gb_mma16_tile / 2 * gb_mma16_group_tiles) == 0;
-    return groups && lists_items(s) && s.tokens * s.top_k / each >= s.experts ? wide::Pairs : fours::Pairs;
+    const bool wide = groups && lists_items(s, gb_mma16_tokens) && s.tokens * s.top_k / each >= s.experts;
+    return wide ? 2 * gb_mma16_tokens : gb_mma16_tokens;
+}
+
+/* Kernels of fma32/1 need more shared memory than the launches between them would leave: all of a layer ask for as
+ * much, so that none waits for another division of the multiprocessor. */
+template <class Order> constexpr bool asks_for_shared = false;
+template <bool GateUp> constexpr bool asks_for_shared<gb_fma32_order<GateUp>> = true;
+
+template <class Order, class... Formal> enum gb_status prefer(void (*kernel)(Formal...), struct gb_error *error)
+{
+    return asks_for_shared<Order> ? gb_cuda_prefer_shared("fma32", kernel, GB_CUDA_BESIDE_PERCENT, error) : GB_OK;
 }
 
 /* items: there are no more. */
-template <class Layout, bool GateUp, class Shape>
+template <bool GateUp, class Shape>
 enum gb_status launch_turns(const gb_mma16_job &job, uint32_t items, uint32_t multiprocessors, void *stream,
                             struct gb_error *error)
 {
+    const auto kernel = gb_mma16_turns_kernel<GateUp, Shape>;
     const uint64_t units = (uint64_t)(job.weights.tiles / Shape::Tiles) * items;
     const uint64_t resident = std::min<uint64_t>(units, multiprocessors * Shape::Resident);
     const uint64_t least = job.items ? 1 : (units + gb_mma16_items_at_once - 1) / gb_mma16_items_at_once;
     const uint64_t blocks = std::max(resident, least);
-    return gb_cuda_launch_early(GateUp ? "gate_up" : "down", gb_mma16_turns_kernel<Layout, GateUp, Shape>,
-                                dim3((uint32_t)blocks), gb_mma16_threads,
-                                gb_mma16_turns_bytes<Shape>(job.weights.experts), stream, error, job);
+    const enum gb_status status = prefer<typename Shape::Order>(kernel, error);
+    return status == GB_OK
+               ? gb_cuda_launch_early(GateUp ? "gate_up" : "down", kernel, dim3((uint32_t)blocks), gb_mma16_threads,
+                                      gb_mma16_turns_bytes<Shape>(job.weights.experts), stream, error, job)
+               : status;
+}
+
+template <class Order, bool GateUp>
+enum gb_status launch_turns(const gb_mma16_job &job, uint32_t multiprocessors, void *stream, struct gb_error *error)
+{
+    using shape = shapes<Order>;
+    const uint32_t items = job.items ? gb_mma16_most_items(job.pairs, job.weights.experts, Order::tokens) : job.pairs;
+    return job.weights.tiles % gb_mma16_group_tiles
+               ? launch_turns<GateUp, typename shape::ones>(job, items, multiprocessors, stream, error)
+           : job.of_item == shape::wide::Pairs
+               ? launch_turns<GateUp, typename shape::wide>(job, items, multiprocessors, stream, error)
+               : launch_turns<GateUp, typename shape::fours>(job, items, multiprocessors, stream, error);
 }
 
 /* gate_up of one token, a tile a block: so that every multiprocessor has some. All loads of 2,048 columns of NVFP4 are
@@ -192,25 +232,52 @@ enum gb_status launch_one_token_down(const gb_mma16_job &job, uint32_t multiproc
 }
 
 template <class Layout, bool GateUp>
-enum gb_status launch(const gb_mma16_job &job, void *stream, struct gb_error *error)
+enum gb_status launch(const gb_mma16_job &job, uint32_t multiprocessors, void *stream, struct gb_error *error)
+{
+    if (job.pairs != job.top_k)
+        return launch_turns<gb_mma16_order<Layout>, GateUp>(job, multiprocessors, stream, error);
+    if constexpr (GateUp)
+        return launch_one_token_gate_up<Layout>(job, multiprocessors, stream, error);
+    else
+        return launch_one_token_down<Layout>(job, multiprocessors, stream, error);
+}
+
+template <bool GateUp>
+gb_mma16_job job_of(const struct gb_arguments &a, const gb_mma16_items *items, uint32_t of_item, bool ids_ready)
+{
+    const struct gb_shape &s = a.shape;
+    const gb_cuda_repacked none = {}, *repacked = a.prepared ? (const gb_cuda_repacked *)a.prepared : &none;
+    const uint8_t *records = GateUp ? repacked->gate_up : repacked->down;
+    const struct gb_weights &weights = GateUp ? a.gate_up : a.down;
+    gb_mma16_job job = {};
+    job.weights = {records ? records : (const uint8_t *)weights.codes,
+                   (const uint8_t *)weights.scales,
+                   weights.format == GB_NVFP4 ? weights.global_scales : NULL,
+                   s.experts,
+                   weights.rows,
+                   weights.columns,
+                   tiles_of(weights)};
+    job.x = GateUp ? (const uint16_t *)a.x : (const uint16_t *)a.intermediate;
+    job.share = GateUp ? s.top_k : 1;
+    job.ids = a.ids;
+    job.pairs = s.tokens * s.top_k;
+    job.of_item = of_item;
+    job.items = items;
+    job.ids_ready = ids_ready;
+    job.intermediate = (uint16_t *)a.intermediate;
+    job.dots = (float *)a.workspace;
+    job.routing_weights = a.routing_weights;
+    job.output = (float *)a.output;
+    job.top_k = s.top_k;
+    return job;
+}
+
+enum gb_status multiprocessors_of(uint32_t *count, struct gb_error *error)
 {
     int attribute = 0;
     const enum gb_status status = gb_cuda_attribute(cudaDevAttrMultiProcessorCount, &attribute, error);
-    if (status != GB_OK)
-        return status;
-    const uint32_t multiprocessors = (uint32_t)attribute;
-    const uint32_t items = job.items ? gb_mma16_most_items(job.pairs, job.weights.experts) : job.pairs;
-    if (job.pairs == job.top_k) {
-        if constexpr (GateUp)
-            return launch_one_token_gate_up<Layout>(job, multiprocessors, stream, error);
-        else
-            return launch_one_token_down<Layout>(job, multiprocessors, stream, error);
-    }
-    return job.weights.tiles % fours::Tiles
-               ? launch_turns<Layout, GateUp, ones>(job, items, multiprocessors, stream, error)
-           : job.of_item == wide::Pairs
-               ? launch_turns<Layout, GateUp, wide>(job, items, multiprocessors, stream, error)
-               : launch_turns<Layout, GateUp, fours>(job, items, multiprocessors, stream, error);
+    *count = (uint32_t)attribute;
+    return status;
 }
 
 /* On the repacked layout if there are records, otherwise on the canonical one. */
@@ -219,37 +286,18 @@ enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bo
                    struct gb_error *error)
 {
     using format = gb_mma16_format<Weights>;
-    const struct gb_shape &s = a.shape;
-    const gb_cuda_repacked none = {}, *repacked = a.prepared ? (const gb_cuda_repacked *)a.prepared : &none;
-    const uint8_t *records = GateUp ? repacked->gate_up : repacked->down;
-    const struct gb_weights &weights = GateUp ? a.gate_up : a.down;
-    gb_mma16_job job = {};
-    job.weights = {records ? records : (const uint8_t *)weights.codes,
-                   (const uint8_t *)weights.scales,
-                   Weights == GB_NVFP4 ? weights.global_scales : NULL,
-                   s.experts,
-                   weights.rows,
-                   weights.columns,
-                   tiles_of(weights)};
-    job.x = GateUp ? (const uint16_t *)a.x : (const uint16_t *)a.intermediate;
-    job.share = GateUp ? s.top_k : 1;
-    job.ids = a.ids;
+    uint32_t multiprocessors = 0;
+    const enum gb_status status = multiprocessors_of(&multiprocessors, error);
+    if (status != GB_OK)
+        return status;
+    gb_mma16_job job = job_of<GateUp>(a, items, pairs_of_item(a.shape, Weights), ids_ready);
     job.told = told;
-    job.pairs = s.tokens * s.top_k;
-    job.of_item = pairs_of_item(s, Weights);
-    job.items = items;
-    job.ids_ready = ids_ready;
-    job.intermediate = (uint16_t *)a.intermediate;
-    job.dots = (float *)a.workspace;
-    job.routing_weights = a.routing_weights;
-    job.output = (float *)a.output;
-    job.top_k = s.top_k;
-    if (records)
-        return launch<gb_mma16_records<format, GateUp>, GateUp>(job, a.stream, error);
+    if (a.prepared)
+        return launch<gb_mma16_records<format, GateUp>, GateUp>(job, multiprocessors, a.stream, error);
     if constexpr (Weights == GB_NVFP4)
-        if (weights.columns % 32)
-            return launch<gb_mma16_rows<format, GateUp, false>, GateUp>(job, a.stream, error);
-    return launch<gb_mma16_rows<format, GateUp, true>, GateUp>(job, a.stream, error);
+        if (job.weights.columns % 32)
+            return launch<gb_mma16_rows<format, GateUp, false>, GateUp>(job, multiprocessors, a.stream, error);
+    return launch<gb_mma16_rows<format, GateUp, true>, GateUp>(job, multiprocessors, a.stream, error);
 }
 
 template <bool GateUp>
@@ -263,58 +311,113 @@ enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bo
 }
 
 template <bool GateUp>
-enum gb_status repack(const struct gb_weights &weights, uint8_t **records, void *stream, struct gb_error *error)
+enum gb_status run_fma32(const struct gb_arguments &a, const gb_mma16_items *items, bool ids_ready,
+                         struct gb_error *error)
 {
-    return weights.format == GB_NVFP4   ? repack<gb_mma16_format<GB_NVFP4>, GateUp>(weights, records, stream, error)
-           : weights.format == GB_MXFP8 ? repack<gb_mma16_format<GB_MXFP8>, GateUp>(weights, records, stream, error)
-                                        : repack<gb_mma16_format<GB_MXFP4>, GateUp>(weights, records, stream, error);
+    using order = gb_fma32_order<GateUp>;
+    uint32_t multiprocessors = 0;
+    const enum gb_status status = multiprocessors_of(&multiprocessors, error);
+    return status == GB_OK ? launch_turns<order, GateUp>(job_of<GateUp>(a, items, order::tokens, ids_ready),
+                                                         multiprocessors, a.stream, error)
+                           : status;
+}
+
+/* least: pairs of the least item that the order has. *items: NULL where every block finds its own. */
+template <class Order>
+enum gb_status list_items(enum gb_operator operation, const struct gb_arguments &a, uint32_t of_item,
+                          gb_mma16_items **items, struct gb_error *error)
+{
+    const struct gb_shape &s = a.shape;
+    const auto kernel = gb_mma16_items_kernel<asks_for_shared<Order>>;
+    *items = NULL;
+    if (!lists_items(s, Order::tokens))
+        return GB_OK;
+    *items = (gb_mma16_items *)((uint8_t *)a.workspace + (operation == GB_GATE_UP ? 0 : dots_bytes(s)));
+    const enum gb_status status = prefer<Order>(kernel, error);
+    return status == GB_OK
+               ? gb_cuda_launch_early("items", kernel, dim3(1), gb_mma16_items_threads, gb_mma16_items_bytes(s.experts),
+                                      a.stream, error, a.ids, s.tokens * s.top_k, s.experts, of_item, *items)
+               : status;
+}
+
+template <class Order> enum gb_status combine(const struct gb_arguments &a, struct gb_error *error)
+{
+    const struct gb_shape &s = a.shape;
+    const auto kernel = combine_kernel<asks_for_shared<Order>>;
+    constexpr uint32_t threads = 128;
+    const enum gb_status status = prefer<Order>(kernel, error);
+    return status == GB_OK
+               ? gb_cuda_launch_early("combine", kernel, dim3((s.hidden / 4 + threads - 1) / threads, s.tokens),
+                                      threads, 0, a.stream, error, a.ids, a.routing_weights, (const float *)a.workspace,
+                                      (float *)a.output, s.top_k, s.experts, s.hidden)
+               : status;
+}
+
+size_t workspace(enum gb_operator operation, const struct gb_shape &s, uint32_t of_item)
+{
+    const size_t items = sizeof(gb_mma16_item) * gb_mma16_most_items(s.tokens * s.top_k, s.experts, of_item);
+    return (operation == GB_GATE_UP ? 0 : dots_bytes(s)) +
+           (lists_items(s, of_item) ? offsetof(gb_mma16_items, item) + items : 0);
+}
+
+template <bool GateUp>
+enum gb_status repack(const struct gb_weights &weights, uint8_t padding, uint8_t **records, void *stream,
+                      struct gb_error *error)
+{
+    return weights.format == GB_NVFP4
+               ? repack<gb_mma16_format<GB_NVFP4>, GateUp>(weights, padding, records, stream, error)
+           : weights.format == GB_MXFP8
+               ? repack<gb_mma16_format<GB_MXFP8>, GateUp>(weights, padding, records, stream, error)
+               : repack<gb_mma16_format<GB_MXFP4>, GateUp>(weights, padding, records, stream, error);
 }
 
 } // namespace
 
 size_t gb_cuda_mma16_workspace(enum gb_operator operation, const struct gb_shape *shape)
 {
-    const struct gb_shape &s = *shape;
-    const size_t items = sizeof(gb_mma16_item) * gb_mma16_most_items(s.tokens * s.top_k, s.experts);
-    return (operation == GB_GATE_UP ? 0 : dots_bytes(s)) +
-           (lists_items(s) ? offsetof(gb_mma16_items, item) + items : 0);
+    return workspace(operation, *shape, gb_mma16_tokens);
 }
 
 enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_arguments *a, const uint64_t *told,
                              struct gb_error *error)
 {
-    const struct gb_shape &s = a->shape;
-    gb_mma16_items *items = NULL;
-    enum gb_status status = GB_OK;
-    if (lists_items(s)) {
-        const enum gb_format weights = operation == GB_DOWN ? a->down.format : a->gate_up.format;
-        items = (gb_mma16_items *)((uint8_t *)a->workspace + (operation == GB_GATE_UP ? 0 : dots_bytes(s)));
-        status = gb_cuda_launch_early("items", gb_mma16_items_kernel, dim3(1), gb_mma16_items_threads,
-                                      gb_mma16_items_bytes(s.experts), a->stream, error, a->ids, s.tokens * s.top_k,
-                                      s.experts, pairs_of_item(s, weights), items);
-    }
+    using order = gb_mma16_order<gb_mma16_records<gb_mma16_format<GB_NVFP4>, false>>;
+    const enum gb_format weights = operation == GB_DOWN ? a->down.format : a->gate_up.format;
+    gb_mma16_items *items;
+    enum gb_status status = list_items<order>(operation, *a, pairs_of_item(a->shape, weights), &items, error);
     if (status == GB_OK && operation != GB_DOWN)
         status = run<true>(*a, items, false, told, error);
-    if (operation == GB_GATE_UP || status != GB_OK)
-        return status;
-    status = run<false>(*a, items, operation == GB_LAYER, told, error);
-    if (status != GB_OK || s.tokens == 1)
-        return status;
-    constexpr uint32_t threads = 128;
-    return gb_cuda_launch_early("combine", combine_kernel, dim3((s.hidden / 4 + threads - 1) / threads, s.tokens),
-                                threads, 0, a->stream, error, a->ids, a->routing_weights, (const float *)a->workspace,
-                                (float *)a->output, s.top_k, s.experts, s.hidden);
+    if (status == GB_OK && operation != GB_GATE_UP)
+        status = run<false>(*a, items, operation == GB_LAYER, told, error);
+    return status == GB_OK && operation != GB_GATE_UP && a->shape.tokens > 1 ? combine<order>(*a, error) : status;
 }
 
-enum gb_status gb_cuda_mma16_prepare(enum gb_operator operation, const struct gb_arguments *a, void **prepared,
-                                     struct gb_error *error)
+size_t gb_cuda_fma32_repacked_workspace(enum gb_operator operation, const struct gb_shape *shape)
+{
+    return shape->tokens == 1 ? 0 : workspace(operation, *shape, gb_fma32_order<false>::tokens);
+}
+
+enum gb_status gb_cuda_fma32_repacked(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error)
+{
+    using order = gb_fma32_order<false>;
+    gb_mma16_items *items;
+    enum gb_status status = list_items<order>(operation, *a, order::tokens, &items, error);
+    if (status == GB_OK && operation != GB_DOWN)
+        status = run_fma32<true>(*a, items, false, error);
+    if (status == GB_OK && operation != GB_GATE_UP)
+        status = run_fma32<false>(*a, items, operation == GB_LAYER, error);
+    return status == GB_OK && operation != GB_GATE_UP ? combine<order>(*a, error) : status;
+}
+
+enum gb_status gb_cuda_mma16_prepare(enum gb_operator operation, const struct gb_arguments *a, uint8_t padding,
+                                     void **prepared, struct gb_error *error)
 {
     gb_cuda_repacked *repacked = new gb_cuda_repacked();
     enum gb_status status = GB_OK;
     if (operation != GB_DOWN)
-        status = repack<true>(a->gate_up, &repacked->gate_up, a->stream, error);
+        status = repack<true>(a->gate_up, padding, &repacked->gate_up, a->stream, error);
     if (status == GB_OK && operation != GB_GATE_UP)
-        status = repack<false>(a->down, &repacked->down, a->stream, error);
+        status = repack<false>(a->down, padding, &repacked->down, a->stream, error);
     if (status == GB_OK)
         status = gb_cuda_check(cudaStreamSynchronize((cudaStream_t)a->stream), "repack", error);
     if (status == GB_OK)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Rows of experts' weights times the activations of their pairs, on tensor cores: what the kernels of mma16-sm90/1 have
- * in common. A warp has a chain of a tile of 16 rows; weights go from device memory through registers to the
- * instruction, and nothing passes through shared memory but the chains' sums. A kernel may start before the one in
- * front of it has ended: down's blocks load weights before they wait for the intermediate.
+ * in common, and those of fma32/1 for several tokens with them. A warp has a chain of a tile of 16 rows; weights go
+ * from device memory through registers to the instruction, and nothing passes through shared memory but the chains'
+ * sums. A kernel may start before the one in front of it has ended: down's blocks load weights before they wait for the
+ * intermediate.
  */
 #ifndef GB_GPU_MMA16_EXPERTS_CUH
 #define GB_GPU_MMA16_EXPERTS_CUH
@@ -12,6 +13,9 @@
 #include "gpu/mma16_items.cuh"
 #include "gpu/mma16_weights.cuh"
 #include "gpu/silu.cuh"
+
+constexpr uint32_t gb_mma16_warps = 4; /* of a block; each has a chain of its own */
+constexpr uint32_t gb_mma16_threads = 32 * gb_mma16_warps;
 
 /* What is multiplied, and where it goes. */
 struct gb_mma16_job {
@@ -151,6 +155,86 @@ __device__ __forceinline__ float gb_mma16_dot(const float *chains, uint32_t stri
     return Format::format == GB_NVFP4 ? __fmul_rn(__fmul_rn(sum, Format::factor), global) : sum;
 }
 
-constexpr uint32_t gb_mma16_threads = 32 * gb_mma16_chains; /* a warp for each of the chains */
+/*
+ * What the kernels for several tokens ask of an order: of mma16-sm90/1.
+ *   chains, values, tokens:  chains of a dot product; floats that a chain comes to; tokens of an instruction;
+ *   padding:                 floats after a token's sums in shared memory;
+ *   narrow_step():           sum [tile][group of tokens] += a step of a unit of one group. used(n): is told when tile
+ *                            n's weights are;
+ *   wide_step():             the same of two groups;
+ *   scratch:                 what a warp has in shared memory, of so many tiles, if anything;
+ *   store():                 a chain of a tile to shared memory: to[token * stride + row * values + value]; Added: to
+ *                            the chain that lies there;
+ *   dot():                   a dot product from its chains, `stride` floats apart, of a row of so many steps.
+ */
+template <class Layout_> struct gb_mma16_order {
+    using Layout = Layout_;
+    using activations = gb_mma16_activations<typename Layout::Format>;
+    template <uint32_t Tiles> struct scratch {
+    };
+    static constexpr uint32_t chains = gb_mma16_chains, values = 1, tokens = gb_mma16_tokens, padding = 4;
+
+    static __device__ __forceinline__ activations activations_of(const gb_mma16_job &job, const gb_mma16_item &item,
+                                                                 uint32_t group)
+    {
+        const uint32_t row = item.pair[min(group * tokens + threadIdx.x % 32 / 4, item.pairs - 1)] / job.share;
+        return activations(job.x + (size_t)row * job.weights.columns, job.weights.columns);
+    }
+
+    template <uint32_t Tiles, uint32_t Groups, class Used>
+    static __device__ __forceinline__ void narrow_step(const gb_mma16_step (&weights)[Tiles], const activations &x,
+                                                       uint32_t step, float (&sum)[Tiles][Groups][4], void *,
+                                                       const Used &used)
+    {
+        uint4 now[activations::words];
+        x.load(step, now);
+#pragma unroll
+        for (uint32_t n = 0; n < Tiles; n++) {
+            gb_mma16_multiply<Layout>(weights[n], now, sum[n][0]);
+            used(n);
+        }
+    }
+
+    /* Two words of all tiles, then the other two, if there are; registers hold no more. */
+    template <uint32_t Tiles, class Used>
+    static __device__ __forceinline__ void wide_step(const gb_mma16_step (&weights)[Tiles], const activations (&x)[2],
+                                                     uint32_t step, float (&sum)[Tiles][2][4], const Used &used)
+    {
+        constexpr uint32_t words = activations::words;
+        uint4 now[2][2];
+        x[0].load(step, now[0]);
+        x[1].load(step, now[1]);
+#pragma unroll
+        for (uint32_t n = 0; n < Tiles; n++) {
+            gb_mma16_multiply_words<Layout, 0>(weights[n], now, sum[n]);
+            if (words == 2)
+                used(n);
+        }
+        if constexpr (words > 2) {
+            x[0].load(step, now[0], 2);
+            x[1].load(step, now[1], 2);
+#pragma unroll
+            for (uint32_t n = 0; n < Tiles; n++) {
+                gb_mma16_multiply_words<Layout, 2>(weights[n], now, sum[n]);
+                used(n);
+            }
+        }
+    }
+
+    template <bool> static __device__ __forceinline__ void store(const float (&chain)[4], float *to, uint32_t stride)
+    {
+        const uint32_t lane = threadIdx.x % 32;
+        float *at = to + lane % 4 * 2 * stride + lane / 4;
+        at[0] = chain[0];
+        at[8] = chain[2];
+        at[stride] = chain[1];
+        at[stride + 8] = chain[3];
+    }
+
+    static __device__ __forceinline__ float dot(const float *from, uint32_t stride, uint32_t, float global)
+    {
+        return gb_mma16_dot<typename Layout::Format>(from, stride, global);
+    }
+};
 
 #endif

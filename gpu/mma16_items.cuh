@@ -25,10 +25,10 @@ struct alignas(16) gb_mma16_items {
     gb_mma16_item item[1]; /* [used] */
 };
 
-/* No batch has more: every expert ends in an item that may have one pair. */
-__host__ __device__ constexpr uint32_t gb_mma16_most_items(uint32_t pairs, uint32_t experts)
+/* No batch has more, if an item may have `of_item` pairs or more: every expert ends in one that may have one pair. */
+__host__ __device__ constexpr uint32_t gb_mma16_most_items(uint32_t pairs, uint32_t experts, uint32_t of_item)
 {
-    const uint32_t most = (pairs + (gb_mma16_tokens - 1) * experts) / gb_mma16_tokens;
+    const uint32_t most = (pairs + (of_item - 1) * experts) / of_item;
     return pairs < most ? pairs : most;
 }
 
@@ -91,8 +91,9 @@ __host__ __device__ constexpr uint32_t gb_mma16_items_bytes(uint32_t experts)
 }
 
 /* One block. ids: [pairs]. Which of an expert's pairs share an item depends on the order in which threads come, and no
- * bit of the outputs on that. */
-[[maybe_unused]] static __global__ void __launch_bounds__(gb_mma16_items_threads)
+ * bit of the outputs on that. Shared: kernels of an order that asks for shared memory follow (gpu/mma16.cu). */
+template <bool Shared>
+__global__ void __launch_bounds__(gb_mma16_items_threads)
     gb_mma16_items_kernel(const int32_t *ids, uint32_t pairs, uint32_t experts, uint32_t of_item, gb_mma16_items *items)
 {
     extern __shared__ uint32_t before[]; /* [experts]: items of the experts in front */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gate_up and down of mma16-sm90/1 for several tokens: as many blocks as the multiprocessors hold at once take units in
- * turns.
+ * gate_up and down for several tokens, of mma16-sm90/1 and of fma32/1 on the repacked layout: as many blocks as the
+ * multiprocessors hold at once take units in turns.
  *
  * Units are the groups of tiles of every item (gpu/mma16_items.cuh), item by item. Of n blocks, b has unit b, b + n and
  * so on: what all blocks read at any time lies side by side, and listed items of one expert are read at about the same
- * time, when the L2 cache can serve all but the first. A block's four warps have the order's four chains of every unit.
+ * time, when the L2 cache can serve all but the first. A block's four warps have the order's chains of every unit.
  * A warp's steps follow one another across the ends of units: each step's loads are under way in registers while it
  * computes what comes before.
  */
@@ -15,22 +15,16 @@
 #include "gpu/mma16_experts.cuh"
 
 /* How the work is divided, which no bit depends on: tiles of a unit, steps whose loads are under way, blocks of a
- * multiprocessor, and groups of 8 tokens that an item may have. */
-template <uint32_t Tiles_, uint32_t Ahead_, uint32_t Resident_, uint32_t Groups_> struct gb_mma16_shape {
+ * multiprocessor, and groups of an instruction's tokens that an item may have. */
+template <class Order_, uint32_t Tiles_, uint32_t Ahead_, uint32_t Resident_, uint32_t Groups_> struct gb_mma16_shape {
+    using Order = Order_;
     static constexpr uint32_t Tiles = Tiles_, Ahead = Ahead_, Resident = Resident_, Groups = Groups_;
-    static constexpr uint32_t Pairs = Groups * gb_mma16_tokens; /* of an item */
+    static constexpr uint32_t Pairs = Groups * Order::tokens; /* of an item */
+    /* A unit's chains, [chain][token][rows of its tiles][values of a row], in shared memory: floats of a token, and all
+     * of them. A warp's stores of two tokens meet in no bank. */
+    static constexpr uint32_t stride = Tiles * gb_mma16_tile * Order::values + Order::padding;
+    static constexpr uint32_t sums = gb_mma16_warps * Pairs * stride;
 };
-
-/* A unit's chains, [chain][token][rows of its tiles], in shared memory: a warp's stores of two tokens, four rows apart
- * in banks, meet in none. */
-__host__ __device__ constexpr uint32_t gb_mma16_sums_stride(uint32_t tiles)
-{
-    return tiles * gb_mma16_tile + 4;
-}
-__host__ __device__ constexpr uint32_t gb_mma16_sums(uint32_t tiles, uint32_t pairs)
-{
-    return gb_mma16_chains * pairs * gb_mma16_sums_stride(tiles);
-}
 
 /* Of a block's units, so many have their items in shared memory, which come by half of that at a time where they are
  * listed. Where the block finds them by itself, it has no more units: there are as many blocks as that takes. */
@@ -41,13 +35,16 @@ constexpr uint32_t gb_mma16_items_at_once = 32;
  * need more than 100 KB, down takes much longer unless all kernels ask for as much shared memory. */
 template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_turns_sums_bytes(uint32_t experts)
 {
-    const uint32_t sums = 2 * gb_mma16_sums(Shape::Tiles, Shape::Pairs) * (uint32_t)sizeof(float);
+    const uint32_t sums = 2 * Shape::sums * (uint32_t)sizeof(float);
     const uint32_t places = (uint32_t)(sizeof(uint32_t) * experts + 2 * sizeof(uint16_t) * gb_mma16_few_pairs);
     return (sums > places ? sums : places + 15) / 16 * 16;
 }
 template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_turns_bytes(uint32_t experts)
 {
-    return gb_mma16_turns_sums_bytes<Shape>(experts) + gb_mma16_items_at_once * (uint32_t)sizeof(gb_mma16_item);
+    return gb_mma16_turns_sums_bytes<Shape>(experts) + gb_mma16_items_at_once * (uint32_t)sizeof(gb_mma16_item) +
+           (sizeof(typename Shape::Order::template scratch<Shape::Tiles>) > 1
+                ? gb_mma16_warps * (uint32_t)sizeof(typename Shape::Order::template scratch<Shape::Tiles>)
+                : 0);
 }
 
 /* gate_up: of gate's rows, or of up's; otherwise it has one. */
@@ -123,79 +120,90 @@ struct gb_mma16_cursor {
     uint32_t unit, group, step; /* of the block, of the unit's item, of the row */
 };
 
-/* To the warp's next step; whether it is another unit's, whose group is `further` groups further on. Where some chains
- * have a step more than others, it is not the same warps that have these in every unit. */
+/* The first chain that a warp has of a unit; if the order has more than four, the warp has every fourth. Where some
+ * chains have a step more than others, it is not the same warps that have these in every unit. */
 __device__ __forceinline__ uint32_t gb_mma16_chain_of(uint32_t unit, uint32_t steps)
 {
     const uint32_t warp = threadIdx.x / 32, turn = unit % 2 * 2 + unit / 2;
-    return (steps > gb_mma16_chains ? warp + turn : warp) % gb_mma16_chains;
-}
-__device__ __forceinline__ bool gb_mma16_forward(gb_mma16_cursor &at, uint32_t steps, uint32_t groups, uint32_t further)
-{
-    at.step += gb_mma16_chains;
-    if (at.step < steps)
-        return false;
-    at.step = gb_mma16_chain_of(++at.unit, steps);
-    at.group += at.group + further < groups ? further : further - groups;
-    return true;
+    return (steps > gb_mma16_warps ? warp + turn : warp) % gb_mma16_warps;
 }
 
-/* What a unit's chains come to: sums, [2][..] of gb_mma16_sums. */
-template <class Format, bool GateUp, class Shape>
-__device__ __forceinline__ void gb_mma16_finish_unit(const gb_mma16_job &job, const gb_mma16_item &item, uint32_t group,
-                                                     const float *sums)
+/* To the warp's next step, and what ends before it. The group of the next unit is `further` groups further on. */
+enum gb_mma16_end { GB_NOTHING_ENDS, GB_CHAIN_ENDS, GB_UNIT_ENDS };
+template <uint32_t Chains>
+__device__ __forceinline__ gb_mma16_end gb_mma16_forward(gb_mma16_cursor &at, uint32_t steps, uint32_t groups,
+                                                         uint32_t further)
 {
-    constexpr uint32_t Tiles = Shape::Tiles, stride = gb_mma16_sums_stride(Tiles);
-    for (uint32_t i = threadIdx.x; i < item.pairs * Tiles * 8; i += gb_mma16_threads) {
-        const uint32_t r = i % 8, tile = i / 8 % Tiles, t = i / 8 / Tiles;
-        const size_t to = (size_t)item.pair[t] * job.weights.tiles + group * Tiles + tile;
-        const float *from = sums + t * stride + tile * gb_mma16_tile + r;
-        const float low = gb_mma16_dot<Format>(from, Shape::Pairs * stride, item.global[0]);
-        const float high = gb_mma16_dot<Format>(from + 8, Shape::Pairs * stride, item.global[1]);
-        if (GateUp) {
-            job.intermediate[to * 8 + r] = gb_bf16_round(__fmul_rn(gb_cuda_silu(low), high));
-        } else {
-            job.dots[to * 16 + r] = low;
-            job.dots[to * 16 + r + 8] = high;
+    at.step += Chains;
+    if (at.step < steps)
+        return GB_NOTHING_ENDS;
+    if (Chains > gb_mma16_warps) {
+        const uint32_t chain = at.step % Chains + gb_mma16_warps;
+        if (chain < min(Chains, steps)) {
+            at.step = chain;
+            return GB_CHAIN_ENDS;
+        }
+    }
+    at.step = gb_mma16_chain_of(++at.unit, steps);
+    at.group += at.group + further < groups ? further : further - groups;
+    return GB_UNIT_ENDS;
+}
+
+/* What a unit's chains come to: sums, [Shape::sums], of rows of so many steps. turn: the unit's number. */
+template <bool GateUp, class Shape>
+__device__ __forceinline__ void gb_mma16_finish_unit(const gb_mma16_job &job, const gb_mma16_item &item, uint32_t group,
+                                                     uint32_t steps, uint32_t turn, const float *sums)
+{
+    using Order = typename Shape::Order;
+    constexpr uint32_t Tiles = Shape::Tiles, stride = Shape::stride;
+    const auto index = [&](uint32_t t, uint32_t tile) {
+        return (size_t)item.pair[t] * job.weights.tiles + group * Tiles + tile;
+    };
+    const auto dot = [&](uint32_t t, uint32_t tile, uint32_t row) {
+        const float *from = sums + t * stride + (tile * gb_mma16_tile + row) * Order::values;
+        return Order::dot(from, Shape::Pairs * stride, steps, item.global[row / 8]);
+    };
+    if constexpr (Order::values == 1) {
+        for (uint32_t i = threadIdx.x; i < item.pairs * Tiles * 8; i += gb_mma16_threads) {
+            const uint32_t r = i % 8, tile = i / 8 % Tiles, t = i / 8 / Tiles;
+            const size_t to = index(t, tile);
+            const float low = dot(t, tile, r), high = dot(t, tile, r + 8);
+            if (GateUp) {
+                job.intermediate[to * 8 + r] = gb_bf16_round(__fmul_rn(gb_cuda_silu(low), high));
+            } else {
+                job.dots[to * 16 + r] = low;
+                job.dots[to * 16 + r + 8] = high;
+            }
+        }
+    } else { /* there is more to add: a thread has one dot product, and it is not the same warps that have them */
+        const uint32_t all = item.pairs * Tiles * gb_mma16_tile;
+        const uint32_t first = (threadIdx.x + turn % 2 * (gb_mma16_threads / 2)) % gb_mma16_threads;
+        for (uint32_t i = first; i - threadIdx.x % 32 < all; i += gb_mma16_threads) {
+            const uint32_t r = i % 16, tile = i / 16 % Tiles, t = min(i / 16 / Tiles, item.pairs - 1);
+            const size_t to = index(t, tile);
+            const float own = dot(t, tile, r), other = GateUp ? __shfl_xor_sync(0xFFFFFFFFu, own, 8) : 0.0f;
+            if (GateUp && r < 8 && i < all)
+                job.intermediate[to * 8 + r] = gb_bf16_round(__fmul_rn(gb_cuda_silu(own), other));
+            if (!GateUp && i < all)
+                job.dots[to * 16 + r] = own;
         }
     }
 }
 
-/* sum [tile][group of 8 tokens] += a step of a unit of up to 8 tokens. used(n): is told when tile n's weights are. */
-template <class Layout, class X, uint32_t Tiles, uint32_t Groups, class Used>
-__device__ __forceinline__ void gb_mma16_narrow_step(const gb_mma16_step (&weights)[Tiles], const X &x, uint32_t step,
-                                                     float (&sum)[Tiles][Groups][4], const Used &used)
+/* A warp's chain of a unit to shared memory, or added to the one that lies there; sum is zero afterwards. */
+template <class Shape, bool Added>
+__device__ __forceinline__ void gb_mma16_store(float (&sum)[Shape::Tiles][Shape::Groups][4], float *to, bool wide)
 {
-    uint4 activations[X::words];
-    x.load(step, activations);
+    using Order = typename Shape::Order;
 #pragma unroll
-    for (uint32_t n = 0; n < Tiles; n++) {
-        gb_mma16_multiply<Layout>(weights[n], activations, sum[n][0]);
-        used(n);
-    }
-}
-
-/* The same of more tokens: two words of all tiles, then the other two, if there are; registers hold no more. */
-template <class Layout, class X, uint32_t Tiles, class Used>
-__device__ __forceinline__ void gb_mma16_wide_step(const gb_mma16_step (&weights)[Tiles], const X (&x)[2],
-                                                   uint32_t step, float (&sum)[Tiles][2][4], const Used &used)
-{
-    uint4 activations[2][2];
-    x[0].load(step, activations[0]);
-    x[1].load(step, activations[1]);
+    for (uint32_t g = 0; g < Shape::Groups; g++) {
+        if (g && !wide)
+            break;
 #pragma unroll
-    for (uint32_t n = 0; n < Tiles; n++) {
-        gb_mma16_multiply_words<Layout, 0>(weights[n], activations, sum[n]);
-        if (X::words == 2)
-            used(n);
-    }
-    if constexpr (X::words > 2) {
-        x[0].load(step, activations[0], 2);
-        x[1].load(step, activations[1], 2);
-#pragma unroll
-        for (uint32_t n = 0; n < Tiles; n++) {
-            gb_mma16_multiply_words<Layout, 2>(weights[n], activations, sum[n]);
-            used(n);
+        for (uint32_t n = 0; n < Shape::Tiles; n++) {
+            float *of_tile = to + g * Order::tokens * Shape::stride + n * gb_mma16_tile * Order::values;
+            Order::template store<Added>(sum[n][g], of_tile, Shape::stride);
+            sum[n][g][0] = sum[n][g][1] = sum[n][g][2] = sum[n][g][3] = 0.0f;
         }
     }
 }
@@ -209,20 +217,20 @@ __device__ __forceinline__ void gb_mma16_wide_step(const gb_mma16_step (&weights
                 ((uint4 *)job.intermediate)[(size_t)p * job.weights.tiles + i] = make_uint4(0, 0, 0, 0);
 }
 
-template <class Layout, bool GateUp, class Shape>
+template <bool GateUp, class Shape>
 __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     gb_mma16_turns_kernel(const __grid_constant__ struct gb_mma16_job job)
 {
-    using Format = typename Layout::Format;
-    constexpr uint32_t Tiles = Shape::Tiles, Ahead = Shape::Ahead, Groups = Shape::Groups,
-                       stride = gb_mma16_sums_stride(Tiles);
+    using Order = typename Shape::Order;
+    using Layout = typename Order::Layout;
+    constexpr uint32_t Tiles = Shape::Tiles, Ahead = Shape::Ahead, Groups = Shape::Groups, stride = Shape::stride;
     extern __shared__ float4 shared[];
-    const uint32_t lane = threadIdx.x % 32, columns = job.weights.columns;
     const uint32_t groups = job.weights.tiles / Tiles, further = gridDim.x % groups;
-    const uint32_t steps = gb_mma16_steps<Format>(columns);
+    const uint32_t steps = gb_mma16_steps<typename Layout::Format>(job.weights.columns);
     float *sums = (float *)shared;
     gb_mma16_item *items =
         (gb_mma16_item *)(sums + gb_mma16_turns_sums_bytes<Shape>(job.weights.experts) / sizeof(float));
+    auto *scratch = (typename Order::template scratch<Tiles> *)(items + gb_mma16_items_at_once);
     const auto item_of = [&](uint32_t unit) -> const gb_mma16_item & { return items[unit % gb_mma16_items_at_once]; };
     if (!job.ids_ready)
         gb_wait_for_previous();
@@ -235,18 +243,18 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
         if (next.unit < units)
             at = layout.forward(layout.part(item_of(next.unit).expert, next.group * Tiles), next.step);
     };
-    gb_mma16_step held[Ahead][Tiles] = {};
-    const auto load = [&](gb_mma16_step &of, uint32_t n) {
+    typename Layout::step held[Ahead][Tiles] = {};
+    const auto load = [&](typename Layout::step &of, uint32_t n) {
         if (next.unit < units)
             of = layout.step_of(at, n, next.step);
     };
     const auto forward = [&] {
         if (next.unit >= units)
             return;
-        if (gb_mma16_forward(next, steps, groups, further))
+        if (gb_mma16_forward<Order::chains>(next, steps, groups, further))
             find_part();
         else
-            at = layout.forward(at, gb_mma16_chains);
+            at = layout.forward(at, Order::chains);
     };
     if (next.step >= steps) /* the warp's chain has no step */
         next.unit = units;
@@ -258,12 +266,9 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
             load(held[k][n], n);
         forward();
     }
-    const auto activations_of = [&](const gb_mma16_item &item, uint32_t g) {
-        const uint32_t row = item.pair[min(g * gb_mma16_tokens + lane / 4, item.pairs - 1)] / job.share;
-        return gb_mma16_activations<Format>(job.x + (size_t)row * columns, columns);
-    };
-    gb_mma16_activations<Format> x[2] = {activations_of(items[0], 0), activations_of(items[0], Groups - 1)};
-    bool wide = Groups > 1 && items[0].pairs > gb_mma16_tokens;
+    typename Order::activations x[2] = {Order::activations_of(job, items[0], 0),
+                                        Order::activations_of(job, items[0], Groups - 1)};
+    bool wide = Groups > 1 && items[0].pairs > Order::tokens;
     if (job.ids_ready)
         gb_wait_for_previous();
     float sum[Tiles][Groups][4] = {};
@@ -275,43 +280,36 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
             if (now.step < steps) {
                 const auto used = [&](uint32_t n) { load(held[k][n], n); };
                 if constexpr (Groups == 1)
-                    gb_mma16_narrow_step<Layout>(held[k], x[0], now.step, sum, used);
+                    Order::narrow_step(held[k], x[0], now.step, sum, scratch, used);
                 else if (wide)
-                    gb_mma16_wide_step<Layout>(held[k], x, now.step, sum, used);
+                    Order::wide_step(held[k], x, now.step, sum, used);
                 else
-                    gb_mma16_narrow_step<Layout>(held[k], x[0], now.step, sum, used);
+                    Order::narrow_step(held[k], x[0], now.step, sum, scratch, used);
                 forward();
             }
             const gb_mma16_cursor done = now;
-            if (!gb_mma16_forward(now, steps, groups, further))
+            const gb_mma16_end ended = gb_mma16_forward<Order::chains>(now, steps, groups, further);
+            if (ended == GB_NOTHING_ENDS)
                 continue;
-            float *of_unit = sums + done.unit % 2 * gb_mma16_sums(Tiles, Shape::Pairs);
-            float *to =
-                of_unit + (gb_mma16_chain_of(done.unit, steps) * Shape::Pairs + lane % 4 * 2) * stride + lane / 4;
-#pragma unroll
-            for (uint32_t g = 0; g < Groups; g++) {
-                if (g && !wide)
-                    break;
-#pragma unroll
-                for (uint32_t n = 0; n < Tiles; n++) {
-                    float *of_tile = to + g * gb_mma16_tokens * stride + n * gb_mma16_tile, (&of)[4] = sum[n][g];
-                    of_tile[0] = of[0];
-                    of_tile[8] = of[2];
-                    of_tile[stride] = of[1];
-                    of_tile[stride + 8] = of[3];
-                    of[0] = of[1] = of[2] = of[3] = 0.0f;
-                }
-            }
+            float *of_unit = sums + done.unit % 2 * Shape::sums;
+            const uint32_t chain = done.step % Order::chains;
+            float *to = of_unit + chain % gb_mma16_warps * Shape::Pairs * stride;
+            if (chain < gb_mma16_warps)
+                gb_mma16_store<Shape, false>(sum, to, wide);
+            else
+                gb_mma16_store<Shape, true>(sum, to, wide);
+            if (ended == GB_CHAIN_ENDS)
+                continue;
             __syncthreads(); /* and all have read the sums that the next unit's will replace */
-            gb_mma16_finish_unit<Format, GateUp, Shape>(job, item_of(done.unit), done.group, of_unit);
+            gb_mma16_finish_unit<GateUp, Shape>(job, item_of(done.unit), done.group, steps, done.unit, of_unit);
             constexpr uint32_t page = gb_mma16_items_at_once / 2;
             if (job.items && done.unit % page == 0 && done.unit) /* the page in front is done */
                 gb_mma16_copy_items<GateUp>(job, groups, done.unit + page, min(units, done.unit + 2 * page), items);
             if (now.unit < units) {
                 const gb_mma16_item &item = item_of(now.unit);
-                x[0] = activations_of(item, 0);
-                x[1] = activations_of(item, Groups - 1);
-                wide = Groups > 1 && item.pairs > gb_mma16_tokens;
+                x[0] = Order::activations_of(job, item, 0);
+                x[1] = Order::activations_of(job, item, Groups - 1);
+                wide = Groups > 1 && item.pairs > Order::tokens;
             }
         }
     if (GateUp)

@@ -80,6 +80,7 @@ __host__ __device__ __forceinline__ uint32_t gb_mma16_group(uint32_t tiles)
  */
 template <class Format_, bool GateUp> struct gb_mma16_records {
     using Format = Format_;
+    using step = gb_mma16_step;
     static constexpr bool marks_nan = true;
     static constexpr uint32_t codes = gb_mma16_tile * gb_mma16_step_bytes;
     static constexpr uint32_t bytes = codes + gb_mma16_tile * Format::scales; /* of a record */
@@ -95,7 +96,7 @@ template <class Format_, bool GateUp> struct gb_mma16_records {
     }
     __device__ __forceinline__ gb_mma16_part part(uint32_t expert, uint32_t tile) const
     {
-        const uint32_t lane = threadIdx.x % 32, n = tile % group;
+        const uint32_t lane = threadIdx.x % 32, n = tile & (group - 1);
         const uint8_t *record = matrix.codes + ((size_t)expert * matrix.tiles + tile - n) * tile_bytes + n * bytes;
         return {record + 16 * lane, record + codes + lane * Format::scales / 4 * 2};
     }
@@ -131,6 +132,7 @@ template <class Format_, bool GateUp> struct gb_mma16_records {
 /* The canonical layout. Whole: rows are whole chunks; otherwise they are NVFP4's and end in half a one. */
 template <class Format_, bool GateUp, bool Whole> struct gb_mma16_rows {
     using Format = Format_;
+    using step = gb_mma16_step;
     static constexpr bool marks_nan = false;
 
     const gb_mma16_matrix &matrix;

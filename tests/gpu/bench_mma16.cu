@@ -521,8 +521,9 @@ int measure(const struct gb_kernel_table *table, enum gb_format format, const ch
             labels.push_back("fma32");
         }
     if (format == GB_NVFP4) {
-        kernels.insert(kernels.end(), {"cuda/eight-stages-", "cuda/warp-decode-", "cuda/warp-decode-table-"});
-        labels.insert(labels.end(), {"eight stages", "warp decode", "warp decode by table"});
+        kernels.insert(kernels.end(),
+                       {"cuda/nvfp4-repacked-", "cuda/eight-stages-", "cuda/warp-decode-", "cuda/warp-decode-table-"});
+        labels.insert(labels.end(), {"fma32 repacked", "eight stages", "warp decode", "warp decode by table"});
     }
     for (size_t k = kernels.size(); only && k-- > 0;)
         if (labels[k] != only) {

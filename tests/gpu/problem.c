@@ -12,7 +12,8 @@ enum { REGION_INTERMEDIATE = 3, REGION_OUTPUT = 4 }; /* their places in problem.
 
 const char *data_kind_name(enum data_kind kind)
 {
-    static const char *const names[DATA_KINDS] = {"ordinary", "scales", "integers", "tiny", "huge", "nonfinite"};
+    static const char *const names[DATA_KINDS] = {"ordinary", "scales",    "integers", "tiny",
+                                                  "huge",     "nonfinite", "spread"};
     return names[kind];
 }
 
@@ -40,6 +41,9 @@ static float value(enum data_kind kind, uint64_t *state)
         return (random_bits(state) & 1 ? 1.0f : -1.0f) * (float)random_below(state, 512) * 0x1p-133f;
     case DATA_HUGE:
         return ldexpf((float)random_gaussian(state), 115 + (int)random_below(state, 9));
+    case DATA_SPREAD:
+        return ldexpf((float)(1.0 + random_uniform(state)),
+                      random_below(state, 16) ? 0 : -4 - (int)random_below(state, 8));
     default:
         return (float)random_gaussian(state);
     }
@@ -76,6 +80,15 @@ static void fill_routing(struct problem *p, int32_t *ids, float *routing_weights
         for (uint32_t j = 0; j < s->top_k; j++)
             if (t == 2 || random_below(state, 8) == 0) /* token 2 has nothing but empty slots */
                 ids[t * s->top_k + j] = -1;
+}
+
+/* Two codes of E2M1. */
+static uint8_t code_pair(enum data_kind kind, uint64_t *state)
+{
+    uint8_t pair = (uint8_t)random_bits(state);
+    if (kind == DATA_SPREAD && random_below(state, 8))
+        pair = 0x77;
+    return pair;
 }
 
 static uint8_t scale_code(enum data_kind kind, uint32_t expert, uint64_t *state)
@@ -173,7 +186,7 @@ static void fill_weights(struct problem *p, struct gb_weights *w, bool down, uin
             uint8_t *codes = (uint8_t *)w->codes + e * w->rows * row_codes;
             uint8_t *scales = (uint8_t *)w->scales + e * w->rows * row_scales;
             for (size_t i = 0; i < w->rows * row_codes; i++)
-                codes[i] = (uint8_t)random_bits(state);
+                codes[i] = code_pair(p->kind, state);
             for (size_t i = 0; i < w->rows * row_scales; i++)
                 scales[i] = scale_code(p->kind, e, state);
             for (uint32_t part = 0; part < w->halves; part++)

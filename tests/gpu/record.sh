@@ -322,7 +322,8 @@ sanitise() {
 }
 
 sanitise_all() {
-    for kernel in naive-nvfp4-layer nvfp4-layer nvfp4-gate-up nvfp4-down route nvfp4-routed-layer; do
+    for kernel in naive-nvfp4-layer nvfp4-layer nvfp4-gate-up nvfp4-down nvfp4-repacked-layer nvfp4-repacked-gate-up \
+        nvfp4-repacked-down route nvfp4-routed-layer nvfp4-repacked-routed-layer; do
         sanitise "$1" sanitised-nvfp4 $kernel
         sanitise "$1" sanitised-odd $kernel
     done
@@ -353,7 +354,8 @@ group_sanitizer() {
         "$tests/test_silu_mul_quantise" "$library" --brief
     wait
     {
-        echo "compute-sanitizer on the workers of cuda kernels and on bench_mma16 once, each step NAME = TOOL-FIXTURE-KERNEL," \
+        echo "compute-sanitizer $(compute-sanitizer --version | sed -n 's/^Version //p')" \
+            "on the workers of cuda kernels and on bench_mma16 once, each step NAME = TOOL-FIXTURE-KERNEL," \
             "tests/gpu/record.sh, $(devices_named), $today, commit $commit"
         grep -Hs 'SUMMARY' "$out"/sanitizer-*.log "$out"/sanitizer-*.err | sed 's|.*/\(sanitizer-[^:]*\)\.[a-z]*:=* *|\1: |'
     } > "$out/h200-sanitizer.txt"
