@@ -237,6 +237,8 @@ template <bool GateUp> struct gb_fma32_order {
     using activations = gb_fma32_activations;
     static constexpr uint32_t chains = 8, values = 4, tokens = 2, padding = 16;
     template <uint32_t Tiles> using scratch = gb_fma32_scratch<Tiles>;
+    template <uint32_t Tiles>
+    static constexpr uint32_t scratch_bytes = gb_mma16_warps *(uint32_t)sizeof(gb_fma32_scratch<Tiles>);
 
     static __device__ __forceinline__ activations activations_of(const gb_mma16_job &job, const gb_mma16_item &item,
                                                                  uint32_t group)

@@ -162,7 +162,7 @@ __device__ __forceinline__ float gb_mma16_dot(const float *chains, uint32_t stri
  *   narrow_step():           sum [tile][group of tokens] += a step of a unit of one group. used(n): is told when tile
  *                            n's weights are;
  *   wide_step():             the same of two groups;
- *   scratch:                 what a warp has in shared memory, of so many tiles, if anything;
+ *   scratch, scratch_bytes:  what a warp has in shared memory for so many tiles, if anything; bytes of all warps';
  *   store():                 a chain of a tile to shared memory: to[token * stride + row * values + value]; Added: to
  *                            the chain that lies there;
  *   dot():                   a dot product from its chains, `stride` floats apart, of a row of so many steps.
@@ -170,8 +170,8 @@ __device__ __forceinline__ float gb_mma16_dot(const float *chains, uint32_t stri
 template <class Layout_> struct gb_mma16_order {
     using Layout = Layout_;
     using activations = gb_mma16_activations<typename Layout::Format>;
-    template <uint32_t Tiles> struct scratch {
-    };
+    template <uint32_t Tiles> using scratch = void;
+    template <uint32_t Tiles> static constexpr uint32_t scratch_bytes = 0;
     static constexpr uint32_t chains = gb_mma16_chains, values = 1, tokens = gb_mma16_tokens, padding = 4;
 
     static __device__ __forceinline__ activations activations_of(const gb_mma16_job &job, const gb_mma16_item &item,

@@ -42,9 +42,7 @@ template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_turns_sum
 template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_turns_bytes(uint32_t experts)
 {
     return gb_mma16_turns_sums_bytes<Shape>(experts) + gb_mma16_items_at_once * (uint32_t)sizeof(gb_mma16_item) +
-           (sizeof(typename Shape::Order::template scratch<Shape::Tiles>) > 1
-                ? gb_mma16_warps * (uint32_t)sizeof(typename Shape::Order::template scratch<Shape::Tiles>)
-                : 0);
+           Shape::Order::template scratch_bytes<Shape::Tiles>;
 }
 
 /* gate_up: of gate's rows, or of up's; otherwise it has one. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Kernels of the order mma16-sm90/1: every output of many small problems against the CPU reference, and times of large
- * ones beside a bare read of the same bytes in as many launches of the same kind of CUDA graph.
+ * ones beside a bare read of the same bytes in as many launches of the same kind of CUDA graph. The same of fma32/1 on
+ * tensor cores, whose outputs are compared with those of the canonical layout's kernels.
  *
  * usage: bench_mma16 LIBRARY check [SEED]
  *        bench_mma16 LIBRARY time FORMAT SHAPE [BATCH...]
@@ -365,6 +366,65 @@ size_t mismatches(const std::vector<float> &a, const std::vector<float> &b)
     return wrong;
 }
 
+/* What a layer comes to. */
+struct results {
+    std::vector<uint16_t> intermediate;
+    std::vector<float> output;
+};
+
+constexpr const char *operators[3] = {"gate-up", "down", "layer"};
+
+/* The kernels PREFIXgate-up, PREFIXdown and PREFIXlayer against what is expected. Mismatches. */
+size_t check_kernels(const struct gb_kernel_table *table, layer &one, const std::string &prefix,
+                     const results &expected, size_t *outputs)
+{
+    size_t bad[3] = {0, 0, 0};
+    const size_t intermediate = expected.intermediate.size(), output = expected.output.size();
+    for (int operation = 0; operation < 3; operation++) {
+        const struct gb_kernel *kernel = find(table, prefix + operators[operation]);
+        struct gb_arguments a = one.arguments;
+        one.poison();
+        if (operation == 1)
+            require(cudaMemcpy(a.intermediate, expected.intermediate.data(), intermediate * 2, cudaMemcpyHostToDevice));
+        if (kernel->prepare)
+            require_ok(kernel->prepare(&a, &a.prepared, &failure), kernel->name);
+        require_ok(kernel->run(&a, &failure), kernel->name);
+        require(cudaDeviceSynchronize());
+        if (operation != 1)
+            bad[operation] +=
+                mismatches(expected.intermediate, download((const uint16_t *)a.intermediate, intermediate));
+        if (operation != 0)
+            bad[operation] += mismatches(expected.output, download((const float *)a.output, output));
+        if (kernel->release)
+            kernel->release(a.prepared);
+        *outputs += (operation != 1 ? intermediate : 0) + (operation ? output : 0);
+    }
+    const struct gb_shape &s = one.shape;
+    if (bad[0] + bad[1] + bad[2])
+        printf("MISMATCH %slayer %u,%u,%u,%u batch %u: gate_up %zu, down %zu, layer %zu\n", prefix.c_str(), s.experts,
+               s.top_k, s.hidden, s.intermediate, s.tokens, bad[0], bad[1], bad[2]);
+    return bad[0] + bad[1] + bad[2];
+}
+
+/* What the canonical kernel of fma32 makes of a problem, which test_gpu checks; nothing where it has too long rows. */
+bool canonical_fma32(const struct gb_kernel_table *table, layer &one, results *found)
+{
+    const struct gb_kernel *kernel = find(table, "cuda/nvfp4-layer");
+    struct gb_problem problem = {};
+    problem.size = sizeof problem;
+    problem.shape = one.shape;
+    problem.weights = GB_NVFP4;
+    if (kernel->supports(&problem, &failure) != GB_OK)
+        return false;
+    one.poison();
+    require_ok(kernel->run(&one.arguments, &failure), kernel->name);
+    require(cudaDeviceSynchronize());
+    found->intermediate =
+        download((const uint16_t *)one.arguments.intermediate, one.ids.size() * one.shape.intermediate);
+    found->output = download((const float *)one.arguments.output, (size_t)one.shape.tokens * one.shape.hidden);
+    return true;
+}
+
 /* Every kernel of a format on one problem. Mismatches. */
 size_t check_problem(const struct gb_kernel_table *table, enum gb_format format, const struct gb_shape &s,
                      uint64_t seed, int data, int kind, size_t *outputs)
@@ -382,38 +442,14 @@ size_t check_problem(const struct gb_kernel_table *table, enum gb_format format,
         host[i].scales = bytes[2 * i + 1].data();
         host[i].global_scales = format == GB_NVFP4 ? (i ? second : first).globals.data() : NULL;
     }
-    const std::vector<uint16_t> intermediate = cpu_gate_up(s, host[0], one.ids, one.x);
-    const std::vector<float> output = cpu_down(s, host[1], one.ids, one.routing, intermediate);
+    results expected;
+    expected.intermediate = cpu_gate_up(s, host[0], one.ids, one.x);
+    expected.output = cpu_down(s, host[1], one.ids, one.routing, expected.intermediate);
     size_t wrong = 0;
-    for (int layout = 0; layout < 2; layout++) {
-        size_t bad[3] = {0, 0, 0};
-        for (int operation = 0; operation < 3; operation++) {
-            const char *names[3] = {"gate-up", "down", "layer"};
-            const struct gb_kernel *kernel = find(table, kernel_of(format, layout) + names[operation]);
-            struct gb_arguments a = one.arguments;
-            one.poison();
-            if (operation == 1)
-                require(
-                    cudaMemcpy(a.intermediate, intermediate.data(), intermediate.size() * 2, cudaMemcpyHostToDevice));
-            if (kernel->prepare)
-                require_ok(kernel->prepare(&a, &a.prepared, &failure), kernel->name);
-            require_ok(kernel->run(&a, &failure), kernel->name);
-            require(cudaDeviceSynchronize());
-            if (operation != 1)
-                bad[operation] +=
-                    mismatches(intermediate, download((const uint16_t *)a.intermediate, intermediate.size()));
-            if (operation != 0)
-                bad[operation] += mismatches(output, download((const float *)a.output, output.size()));
-            if (kernel->release)
-                kernel->release(a.prepared);
-            *outputs += (operation != 1 ? intermediate.size() : 0) + (operation ? output.size() : 0);
-        }
-        wrong += bad[0] + bad[1] + bad[2];
-        if (bad[0] + bad[1] + bad[2])
-            printf("MISMATCH %slayer %u,%u,%u,%u batch %u data %d routing %d: gate_up %zu, down %zu, layer %zu\n",
-                   kernel_of(format, layout).c_str(), s.experts, s.top_k, s.hidden, s.intermediate, s.tokens, data,
-                   kind, bad[0], bad[1], bad[2]);
-    }
+    for (int layout = 0; layout < 2; layout++)
+        wrong += check_kernels(table, one, kernel_of(format, layout), expected, outputs);
+    if (format == GB_NVFP4 && canonical_fma32(table, one, &expected))
+        wrong += check_kernels(table, one, "cuda/nvfp4-repacked-", expected, outputs);
     one.release();
     release(first);
     release(second);
