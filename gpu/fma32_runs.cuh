@@ -44,10 +44,12 @@ template <bool GateUp> struct gb_fma32_records : gb_mma16_records<gb_mma16_forma
     }
 };
 
-/* Codes' fields are the code times 2^-126 (gpu/mma16.cuh), x is multiplied by 2^100, and sums by what is left. */
-constexpr uint32_t gb_fma32_x_factor = 0x71807180u; /* 2^100, twice as bf16 */
-constexpr float gb_fma32_sum_factor = 0x1p26f;
-constexpr float gb_fma32_x_limit = 0x1p27f; /* less times 2^100 is finite in bf16 */
+/* Codes' fields are the code times 2^-126 (gpu/mma16.cuh), x is multiplied by 2^119, and the scale or the sum by what
+ * is left. */
+constexpr uint32_t gb_fma32_x_factor = 0x7B007B00u;   /* 2^119, twice as bf16 */
+constexpr float gb_fma32_x_limit = 512.0f;            /* less times 2^119 is finite in bf16 */
+constexpr uint32_t gb_fma32_rest_twice = 0x58005800u; /* 2^7, twice as binary16 */
+constexpr float gb_fma32_rest = 128.0f;
 
 /* 16 bytes of activations, which the kernel in front may have written. */
 __device__ __forceinline__ uint4 gb_load_x(const uint16_t *from)
@@ -61,6 +63,22 @@ __device__ __forceinline__ uint4 gb_load_x(const uint16_t *from)
 
 static __device__ const uint4 gb_fma32_no_x[2] = {}; /* a run's x of lanes that multiply another chunk */
 
+/* Both halves of words, bf16, added and rounded. */
+__device__ __forceinline__ uint32_t gb_add_bf16x2(uint32_t a, uint32_t b)
+{
+    uint32_t sum = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+#endif
+    return sum;
+}
+
+/* The least of three, in signed halves of words. */
+__device__ __forceinline__ uint32_t gb_min3_halves(uint32_t a, uint32_t b, uint32_t c)
+{
+    return __vimin3_s16x2(a, b, c);
+}
+
 /* The x of a group of two tokens. Lane l stands for token l / 16: it has the b operands of chunk l % 4, if that is its
  * column's, and looks at the 8 activations from 8 * (l % 16) on of a step whether their run is exact. */
 struct gb_fma32_activations {
@@ -72,7 +90,7 @@ struct gb_fma32_activations {
     {
     }
 
-    /* The b operands of run 0 or 1 of a step's chunks, times 2^100. */
+    /* The b operands of run 0 or 1 of a step's chunks, times 2^119. */
     __device__ __forceinline__ void load(uint32_t step, uint32_t run, uint4 (&x)[2]) const
     {
         const uint32_t lane = threadIdx.x % 32, column = step * 128 + lane % 4 * 32 + 16 * run;
@@ -91,31 +109,37 @@ struct gb_fma32_activations {
     {
         const uint32_t column = step * 128 + threadIdx.x % 16 * 8;
         const uint4 words = row && column < columns ? gb_load_x(row + column) : make_uint4(0, 0, 0, 0);
-        float sum = 0.0f;
-        uint32_t least = 0xFFFFFFFFu; /* one less than the bits of the smallest that is not zero */
+        uint32_t magnitude[4], above[4];
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
-            const uint32_t both = gb_word_of4(words, i) & 0x7FFF7FFFu, low = both << 16, high = both & 0xFFFF0000u;
-            sum = __fadd_rn(sum, __fadd_rn(__uint_as_float(low), __uint_as_float(high)));
-            least = min(least, min(low - 1, high - 1));
+            magnitude[i] = gb_word_of4(words, i) & 0x7FFF7FFFu;
+            above[i] = magnitude[i] + 0x7FFF7FFFu; /* in signed halves, the least: zero has become the largest */
         }
+        const uint32_t sums =
+            gb_add_bf16x2(gb_add_bf16x2(magnitude[0], magnitude[1]), gb_add_bf16x2(magnitude[2], magnitude[3]));
+        float sum = __fadd_rn(gb_bf16_low(sums), gb_bf16_high(sums));
+        uint32_t least = gb_min3_halves(gb_min3_halves(above[0], above[1], above[2]), above[3], above[3]);
         sum = __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, 1));
-        least = min(least, __shfl_xor_sync(0xFFFFFFFFu, least, 1));
-        /* u: half a unit in the last place of the smallest, 2^-8 of its power of two. The sum here is less than 2^-20
-         * of itself away. A smallest one below 2^-90 is left to the text, with its subnormal products. */
-        const float power = __uint_as_float((least + 1) & 0x7F800000u);
-        const bool exact =
-            __fmul_rn(sum, 6.0001f * 0x1p-16f) <= power && sum < gb_fma32_x_limit && (power >= 0x1p-90f || sum == 0.0f);
+        const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, least, 1);
+        least = gb_min3_halves(least, other, other);
+        const uint32_t turned = __funnelshift_l(least, least, 16);
+        least = gb_min3_halves(least, turned, turned) - 0x7FFFu & 0xFFFFu; /* the smallest that is not zero, or 0 */
+        /* u: half a unit in the last place of the smallest, 2^-8 of its power of two. Two roundings to bf16 leave at
+         * least 255/256 of the sum. A smallest one below 2^-90 is left to the text, with its subnormal products. */
+        const float power = __uint_as_float((least & 0x7F80u) << 16), ordinary = power >= 0x1p-90f ? power : 0.0f;
+        const bool exact = __fmul_rn(sum, 6.03f * 0x1p-16f) <= ordinary && sum < gb_fma32_x_limit;
         return __ballot_sync(0xFFFFFFFFu, !exact);
     }
 };
 
-/* Two E4M3 scales, of a row and of the row 8 further down. */
-__device__ __forceinline__ void gb_fma32_scales(uint32_t codes, float &low, float &high)
+/* Two E4M3 scales, of a row and of the row 8 further down; times what is left of the factors, if asked for. */
+template <bool Rest> __device__ __forceinline__ void gb_fma32_scales(uint32_t codes, float &low, float &high)
 {
     uint32_t halves = 0;
 #if __CUDA_ARCH__ >= 890
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)codes));
+    if (Rest)
+        asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(halves) : "r"(gb_fma32_rest_twice));
 #endif
     low = __half2float(__ushort_as_half((unsigned short)halves));
     high = __half2float(__ushort_as_half((unsigned short)(halves >> 16)));
@@ -192,11 +216,11 @@ __device__ __forceinline__ void gb_fma32_multiply(const gb_fma32_step &weights, 
         gb_mma16(sums, low[0], high[0], low[1], high[1], b[d].x, b[d].y);
         gb_mma16(sums, low[2], high[2], low[3], high[3], b[d].z, b[d].w);
     }
-    gb_fma32_scales(weights.scales.x >> 16 * run, scales[0], scales[2]);
-    gb_fma32_scales(weights.scales.y >> 16 * run, scales[1], scales[3]);
+    gb_fma32_scales<!Some>(weights.scales.x >> 16 * run, scales[0], scales[2]);
+    gb_fma32_scales<!Some>(weights.scales.y >> 16 * run, scales[1], scales[3]);
 #pragma unroll
     for (uint32_t j = 0; j < 4; j++) {
-        float p = __fmul_rn(sums[j], gb_fma32_sum_factor);
+        float p = Some ? __fmul_rn(sums[j], gb_fma32_rest) : sums[j];
         const uint32_t of = lane % 4 * 2 + j % 2; /* token, chunk */
         if (Some && inexact >> (4 * of + 2 * run) & 1)
             p = scratch.sums[of][tile * gb_mma16_tile + lane / 4 + j / 2 * 8];

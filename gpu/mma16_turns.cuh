@@ -30,9 +30,10 @@ template <class Order_, uint32_t Tiles_, uint32_t Ahead_, uint32_t Resident_, ui
  * listed. Where the block finds them by itself, it has no more units: there are as many blocks as that takes. */
 constexpr uint32_t gb_mma16_items_at_once = 32;
 
-/* Bytes in shared memory: the sums of two units, in turns, and the items of those to come. While a block finds these,
- * the sums' place holds what gb_mma16_place_pairs needs. Where no kernel lists the items and a multiprocessor's blocks
- * need more than 100 KB, down takes much longer unless all kernels ask for as much shared memory. */
+/* Bytes in shared memory: the sums of two units, in turns, the items of those to come, and the order's scratch. While a
+ * block finds these, the sums' place holds what gb_mma16_place_pairs needs. Where no kernel lists the items and a
+ * multiprocessor's blocks need more than 100 KB, down takes much longer unless all kernels ask for as much shared
+ * memory. */
 template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_turns_sums_bytes(uint32_t experts)
 {
     const uint32_t sums = 2 * Shape::sums * (uint32_t)sizeof(float);
