@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include <mpfr.h>
+
 #include "tests/support/check.h"
 #include "tests/support/provenance.h"
 
@@ -42,9 +44,10 @@ static inline int exhaustive(const char *command, const char *what, check_functi
     }
     printf("{");
     print_provenance(stdout, "gaugeblock.exhaustive/1", command);
-    printf(",\n  \"what\": \"%s\", \"floats\": %llu, \"differences\": %llu, \"decided_by_mpfr\": %llu}\n", what,
-           (unsigned long long)total.floats, (unsigned long long)total.differences,
-           (unsigned long long)total.undecided);
+    printf(",\n  \"what\": \"%s\", \"floats\": %llu, \"differences\": %llu, \"decided_by_mpfr\": %llu, "
+           "\"mpfr\": \"%s\"}\n",
+           what, (unsigned long long)total.floats, (unsigned long long)total.differences,
+           (unsigned long long)total.undecided, mpfr_get_version());
     return total.floats == (uint64_t)1 << 32 && total.differences == 0 ? 0 : 1;
 }
 
