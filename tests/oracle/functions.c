@@ -8,6 +8,11 @@
 #include <math.h>
 #include <mpfr.h>
 
+const char *oracle_mpfr_version(void)
+{
+    return mpfr_get_version();
+}
+
 /* Fills low <= f(|x| or x) <= high. */
 typedef void enclose(mpfr_t low, mpfr_t high, float x);
 

@@ -52,6 +52,7 @@ float oracle_multiply(float a, float b);
 float oracle_divide(float a, float b);
 
 /* Correctly rounded by MPFR. oracle_functions.c */
+const char *oracle_mpfr_version(void);
 float oracle_exp(float x);
 float oracle_silu(float x);
 float oracle_sigmoid(float x);

@@ -6,8 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include <mpfr.h>
-
+#include "tests/oracle/oracle.h"
 #include "tests/support/check.h"
 #include "tests/support/provenance.h"
 
@@ -47,7 +46,7 @@ static inline int exhaustive(const char *command, const char *what, check_functi
     printf(",\n  \"what\": \"%s\", \"floats\": %llu, \"differences\": %llu, \"decided_by_mpfr\": %llu, "
            "\"mpfr\": \"%s\"}\n",
            what, (unsigned long long)total.floats, (unsigned long long)total.differences,
-           (unsigned long long)total.undecided, mpfr_get_version());
+           (unsigned long long)total.undecided, oracle_mpfr_version());
     return total.floats == (uint64_t)1 << 32 && total.differences == 0 ? 0 : 1;
 }
 
