@@ -144,15 +144,18 @@ void bench_table(FILE *stream, const json_t *record)
 {
     const json_t *cases = json_object_get(record, "cases"), *bench = json_object_get(record, "bench");
     const char *path = "";
+    char cache[48] = ""; /* where it is not as the system says */
     size_t timed = 0, copied = 0;
     for (size_t i = 0; i < json_array_size(cases); i++) {
         const json_t *t = json_object_get(json_array_get(cases, i), "timing");
         timed += t != NULL;
         copied += json_object_get(t, "copy_us") != NULL;
     }
-    fprintf(stream, "%s  %zu cases, %zu timed: medians of %.0f samples, weights %s; share: of the %s's rate\n",
+    if (json_object_get(bench, "cache_bytes"))
+        snprintf(cache, sizeof cache, "; --cache %.0f", record_number(bench, "cache_bytes", NULL));
+    fprintf(stream, "%s  %zu cases, %zu timed: medians of %.0f samples, weights %s%s; share: of the %s's rate\n",
             record_text(record, "verdict", NULL), json_array_size(cases), timed, record_number(bench, "samples", NULL),
-            json_is_true(json_object_get(bench, "hot")) ? "hot" : "rotated past the last cache",
+            json_is_true(json_object_get(bench, "hot")) ? "hot" : "rotated past the last cache", cache,
             !copied           ? "read"
             : copied == timed ? "copy"
                               : "read or copy");

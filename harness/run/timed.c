@@ -65,8 +65,8 @@ static enum gb_status copies_new(struct timed *t, const struct gb_fixture *fixtu
 {
     const struct operator_row *row = operator_find(t->kernel->operation);
     struct timing *timing = t->timing;
-    size_t cache;
-    enum gb_status status = t->clock->cache_bytes(&cache, error);
+    size_t cache = t->cache;
+    enum gb_status status = cache ? GB_OK : t->clock->cache_bytes(&cache, error);
     timing->cache_bytes = status == GB_OK ? cache : 0;
     timing->copies = 1;
     for (uint32_t n = 0; status == GB_OK && n < timing->copies; n++) {
@@ -181,6 +181,7 @@ enum gb_status timed_open(const struct gb_kernel *kernel, const struct gb_device
                         .memory = memory,
                         .timing = timing,
                         .copied = !operator_find(kernel->operation)->layers,
+                        .cache = request->cache,
                         .hot = request->hot};
     *timing = (struct timing){.samples = 0};
     t->copy = calloc(MOST_COPIES, sizeof *t->copy);

@@ -27,6 +27,7 @@ struct timed {
     struct guarded arena;         /* what is read or copied */
     struct guarded target;        /* where to */
     struct timing *timing;
+    uint64_t cache;   /* as asked for */
     bool hot, copied; /* copied: beside a copy instead of a read */
 };
 

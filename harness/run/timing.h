@@ -13,10 +13,12 @@
 #include "gaugeblock.h"
 
 enum { MOST_TIMES = 31 };
+#define MOST_CACHE_BYTES (UINT64_C(1) << 40)
 
 struct timing_request {
     uint32_t samples; /* 0: nothing is timed; at most MOST_TIMES */
     bool hot;         /* on one copy of the weights, which the cache may keep */
+    uint64_t cache;   /* bytes that the last cache is taken to hold; 0: as many as the device says */
 };
 
 /* What a sample took. */

@@ -102,7 +102,7 @@ static char **worker_environment(bool timed)
 static int start(const struct worker_request *request, const struct gb_fixture *f, const struct files *files,
                  struct child *child)
 {
-    char batches[16 * MAX_BATCHES] = "", fixture[32] = "", samples[16];
+    char batches[16 * MAX_BATCHES] = "", fixture[32] = "", samples[16], cache[24];
     uint32_t most = request->batches[request->batch_count - 1];
     struct child_limits limits = {request->timeout_s, output_bytes(f, most)};
     if (!f->segment)
@@ -111,13 +111,15 @@ static int start(const struct worker_request *request, const struct gb_fixture *
         snprintf(batches + strlen(batches), sizeof batches - strlen(batches), "%s%u", b ? "," : "",
                  request->batches[b]);
     char *argv[] = {
-        "gaugeblock", "worker", fixture, (char *)request->library, (char *)request->kernel->name, batches, NULL,
+        "gaugeblock", "worker", fixture, (char *)request->library, (char *)request->kernel->name, batches, NULL, NULL,
         NULL,         NULL,     NULL};
     if (request->timing.samples) {
         snprintf(samples, sizeof samples, "%u", request->timing.samples);
         argv[6] = "timed";
         argv[7] = samples;
         argv[8] = request->timing.hot ? "hot" : "cold";
+        snprintf(cache, sizeof cache, "%llu", (unsigned long long)request->timing.cache);
+        argv[9] = cache;
     } else if (request->rank) {
         argv[6] = "rank";
         argv[7] = (char *)request->rank;

@@ -755,19 +755,22 @@ static json_t *timing_json(const struct timing *t)
                      read, "large_ns", large);
 }
 
-/* timed SAMPLES cold|hot, or rank RANK RENDEZVOUS */
-static bool parse_mode(struct worker *w, char **argv)
+/* timed SAMPLES cold|hot CACHE, or rank RANK RENDEZVOUS */
+static bool parse_mode(struct worker *w, int argc, char **argv)
 {
-    uint64_t number;
+    uint64_t number, cache;
     bool timed = !strcmp(argv[0], "timed"), rank = !strcmp(argv[0], "rank");
-    if (!(timed || rank) || !parse_number(argv[1], timed ? 1 : 0, timed ? MOST_TIMES : UINT32_MAX, &number))
+    if (argc != (timed ? 4 : 3) || !(timed || rank) ||
+        !parse_number(argv[1], timed ? 1 : 0, timed ? MOST_TIMES : UINT32_MAX, &number))
         return false;
     if (rank) {
         w->rank = (uint32_t)number;
         w->rendezvous = argv[2];
         return true;
     }
-    w->timed = (struct timing_request){.samples = (uint32_t)number, .hot = !strcmp(argv[2], "hot")};
+    if (!parse_number(argv[3], 0, MOST_CACHE_BYTES, &cache))
+        return false;
+    w->timed = (struct timing_request){.samples = (uint32_t)number, .hot = !strcmp(argv[2], "hot"), .cache = cache};
     return w->timed.hot || !strcmp(argv[2], "cold");
 }
 
@@ -775,7 +778,7 @@ int worker_main(int argc, char **argv)
 {
     static struct worker w;
     struct gb_error error = {""};
-    if ((argc != 5 && argc != 8) || (argc == 8 && !parse_mode(&w, &argv[5]))) {
+    if (argc < 5 || (argc > 5 && !parse_mode(&w, argc - 5, &argv[5]))) {
         fprintf(stderr, "gaugeblock worker: is run by gaugeblock verify and bench\n");
         return EXIT_USAGE;
     }

@@ -103,8 +103,10 @@ with open(f"/proc/{child}/stat") as stream:
 os.kill(child, signal.SIGKILL)
 os.remove(path("calls"))
 
+CACHE = "65536"  # more than the 64 copies hold
+
 # Timed on copies of its rows, each prepared once.
-run("bench", path("dispatch.h5"), "--subject", os.environ["CALLS"], "--kernel", "calls/dispatch", "--samples", "1")
+run("bench", path("dispatch.h5"), "--subject", os.environ["CALLS"], "--kernel", "calls/dispatch", "--samples", "1", "--cache", CACHE)
 program.said.pop()
 with open(path("calls")) as stream:
     calls = stream.read()
@@ -128,13 +130,13 @@ rows = ["quantise", "rows"], ["dispatch", "dispatch"], ["combine", "combine"]
 for kernel, fixture, kind, numbers, *mode in (
         ["layer", "layer", "run", range(1, 100)], ["layer", "layer", "prepare", range(1, 100, 5)], ["routed", "shared", "run", range(1, 100, 6)],
         *([*one, kind, range(1, 100)] for one in rows for kind in ("run", "prepare")),
-        ["dispatch", "dispatch", "run", (9, 10, 11, 30), "timed", "1", "hot"], ["dispatch", "dispatch", "prepare", (4, 5, 6), "timed", "1", "hot"]):
+        ["dispatch", "dispatch", "run", (9, 10, 11, 30), "timed", "1", "hot", CACHE], ["dispatch", "dispatch", "prepare", (4, 5, 6), "timed", "1", "hot", CACHE]):
     came = list(itertools.takewhile(bool, (behind(kernel, fixture, f"{kind} {number}", *mode) for number in numbers)))
     expect(came, f"{kernel} on {fixture}.h5: no {kind} fails")
 
 # What a timed run writes is held against the first one.
 del os.environ["GB_CALLS"]
-done = run("bench", path("layer.h5"), "--subject", os.environ["CALLS"], "--kernel", "calls/later", "--samples", "1", code=6)
+done = run("bench", path("layer.h5"), "--subject", os.environ["CALLS"], "--kernel", "calls/later", "--samples", "1", "--cache", CACHE, code=6)
 program.said.pop()
 expect("1 elements differ between two runs on the same inputs; first: element 0 of output of layer 0" in done.stdout, done.stdout)
 

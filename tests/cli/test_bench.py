@@ -16,12 +16,15 @@ try:
         LAST_CACHE = int(stream.read().split("K")[0]) << 10
 except FileNotFoundError:
     LAST_CACHE = 64 << 20
+CACHE = 65537  # that the last cache is taken to hold where nothing else is said: a share of the weights here, an odd number
+MOST_COPIES = 64
 US_OF_SLOW = 5000  # that faults/slow sleeps
 SAMPLES = 2 if SANITISED else 3
 
 
-def bench(*arguments, code=0):
-    done = run("bench", *arguments, "--samples", SAMPLES, "-o", path("bench.json"), code=code)
+def bench(*arguments, code=0, cache=CACHE):
+    """cache: None: as the system says."""
+    done = run("bench", *arguments, "--samples", SAMPLES, *(["--cache", cache] if cache else []), "-o", path("bench.json"), code=code)
     with open(path("bench.json")) as stream:
         return json.load(stream), done
 
@@ -32,6 +35,14 @@ def named(record, name):
 
 def near(a, b, what):
     expect(numpy.isclose(a, b, rtol=1e-9), f"{what}: {a}, and not {b}")
+
+
+def rotated(t, cache):
+    """As many copies as are four times the cache and more, and a large read of no less."""
+    expect(t["cache_bytes"] == cache, f"the last cache holds {cache} bytes: {t}")
+    expect(t["copies"] == t["runs"] == min(MOST_COPIES, 4 * cache // t["bytes"] + 1), f"copies of {t['bytes']} bytes: {t}")
+    expect(t["large_bytes"] == max(t["copies"] * t["bytes"], 4 * cache) // 16 * 16, f"the large read: {t}")
+    expect(t["beyond_cache"] == (t["copies"] * t["bytes"] > cache), f"beyond_cache: {t}")
 
 
 def follows(case, fixture):
@@ -53,9 +64,7 @@ def follows(case, fixture):
     near(t["gb_per_s"], t["bytes"] / t["us"]["median"] / 1e3, "GB/s")
     near(t["gweights_per_s"], weights / t["us"]["median"] / 1e3, "Gweights/s")
     near(t["ceiling_share"], t["read_us"]["median"] / t["us"]["median"], "share of the ceiling")
-    expect(t["beyond_cache"] == (t["copies"] * t["bytes"] > t["cache_bytes"]), "beyond_cache")
-    near(t["cache_bytes"], LAST_CACHE, "bytes of the last cache")
-    expect(t["large_bytes"] >= 4 * t["cache_bytes"] - 16, "the large read is in the cache")
+    rotated(t, CACHE)
     expect(0 <= t["prepare_us"] < 6e7, f"prepared in {t['prepare_us']} us")
 
 
@@ -92,6 +101,22 @@ def test_record():
     expect(text.count("<figure>") == 3 and "Time of down" in text, "the page lacks a chart")
 
 
+def test_cache():
+    """The last cache is as large as the system says, or --cache; the record and the table say which."""
+    layer, rows = small("cache.h5"), path("rows.h5")
+    run("make", rows, "--operator", "dispatch", "--shape", "16,4,256", "--tokens", 7)
+    for file, words, caches in (layer, ["--kernel", "cpu/nvfp4-down", "--batches", "1"], (None, 1 << 18, 1024)), (rows, [], (1 << 18, 1024)):
+        for cache in caches:
+            record, done = bench(file, *words, cache=cache)
+            case, = record["cases"]
+            rotated(case["timing"], cache or LAST_CACHE)
+            expect(record["bench"].get("cache_bytes") == cache, str(record["bench"]))
+            head = done.stdout.splitlines()[0]
+            expect((f"the last cache; --cache {cache}; share" in head) == bool(cache) and ("--cache" in head) == bool(cache), head)
+            expect(("in the cache" in done.stdout) != case["timing"]["beyond_cache"], f"{cache}: {done.stdout}")
+            expect(not cache or case["timing"]["beyond_cache"], f"copies that a cache of {cache} bytes keeps")
+
+
 def test_all_that_fit():
     """Without a name all kernels are timed that the problem fits, and no other is told; of a part without a router none
     that routes."""
@@ -100,13 +125,13 @@ def test_all_that_fit():
     of_experts = [f"cpu/nvfp4-{name}" for name in ("down", "gate-up", "layer", "mma16-down", "mma16-gate-up", "mma16-layer")]
     routing = ["cpu/nvfp4-mma16-routed-layer", "cpu/nvfp4-routed-layer", "cpu/route"]
     for one, names in (part, of_experts), (file, of_experts + routing):
-        run("bench", one, "--samples", 1, "--hot", "-o", path("bench.json"))
+        run("bench", one, "--samples", 1, "--hot", "--cache", CACHE, "-o", path("bench.json"))
         with open(path("bench.json")) as stream:
             record = json.load(stream)
         found = sorted({case["subject"]["name"] for case in record["cases"] if not case["subject"]["name"].startswith("cuda/")})
         expect(found == sorted(names), f"{one}: {found}")
-        expect(record["bench"] == {"hot": True, "samples": 1, "threads": 1, "timed": record["bench"]["timed"]}, str(record["bench"]))
-    done = run("bench", part, "--kernel", "cpu/route", "--kernel", "cpu/nvfp4-down", "--samples", 1, "--hot", code=3)
+        expect(record["bench"] == {"hot": True, "samples": 1, "threads": 1, "timed": record["bench"]["timed"], "cache_bytes": CACHE}, str(record["bench"]))
+    done = run("bench", part, "--kernel", "cpu/route", "--kernel", "cpu/nvfp4-down", "--samples", 1, "--hot", "--cache", CACHE, code=3)
     expect("cpu/route" in done.stdout and "router" in done.stdout, done.stdout)
 
 
@@ -131,7 +156,7 @@ def test_wrong():
     record, _ = bench(file, "--hot", "--subject", FAULTS, "--kernel", "faults/crash", code=5)
     expect(not named(record, "faults/crash"), "a crash has a time")
     expect("not written" in run("bench", file, "--subject", FAULTS, "--kernel", "faults/one-element", "--samples", "1", "--hot",
-                                "--plot", path("none.svg"), code=1).stderr, "a plot of no times")
+                                "--cache", CACHE, "--plot", path("none.svg"), code=1).stderr, "a plot of no times")
 
 
 def test_slow():
@@ -183,7 +208,7 @@ def test_made():
     os.mkdir(folder)
     environment = {**os.environ, "TMPDIR": folder}
     words = ["--shape", "8,3,96,64", "--format", "nvfp4", "--format", "mxfp8", "--batches", "2", "--seed", "7",
-             "--samples", "1", "--hot"]
+             "--samples", "1", "--hot", "--cache", CACHE]
     run("bench", *words, "--kernel", "cpu/*-layer", "-o", path("made.json"), env=environment)
     with open(path("made.json")) as stream:
         cases = json.load(stream)["cases"]
@@ -191,7 +216,7 @@ def test_made():
     hashes = {case["fixture"]["weights"]: case["fixture"]["sha256"] for case in cases}
     expect(hashes["nvfp4"] in run("info", path("same.h5")).stdout, f"another problem than make's: {hashes}")
     expect(set(hashes) == {"nvfp4", "mxfp8"} and not os.listdir(folder), f"{hashes}, {os.listdir(folder)}")
-    done = run("bench", *words[:3], "nvfp4", "--samples", "1", "--hot", "--batches", "2", "--subject", FAULTS,
+    done = run("bench", *words[:3], "nvfp4", "--samples", "1", "--hot", "--cache", CACHE, "--batches", "2", "--subject", FAULTS,
                "--kernel", "faults/one-element", code=1, env=environment)
     (kept,) = os.listdir(folder)
     expect(kept in done.stderr and os.listdir(os.path.join(folder, kept)), f"the problem is not kept: {done.stderr}")
@@ -202,7 +227,7 @@ def test_places():
     file = small("places.h5")
     library = path("hostile-run-record-gone.so")
     shutil.copy(os.environ["HOSTILE"], library)
-    words = ["bench", file, "--batches", "1", "--samples", "1", "--hot", "--subject", library]
+    words = ["bench", file, "--batches", "1", "--samples", "1", "--hot", "--cache", CACHE, "--subject", library]
     written = [path("record/r.json"), path("plot/p.svg")]
     for name in written:
         os.mkdir(os.path.dirname(name))
@@ -245,6 +270,7 @@ def test_usage():
         ([file, "--batches", "4,2"], "ascending"),
         ([file, "--samples", "0"], "--samples"),
         ([file, "--samples", "32"], "--samples"),
+        *(([file, "--cache", bytes_], "--cache") for bytes_ in ("0", "1023", "x", "1M", "-4096", f"{(1 << 40) + 1}")),
         (["--model", "nothing"], "--model"),
         (["--shape", "8,9,96,48"], "top-k"),
         (2 * ["--shape", "8,3,96,50"], "multiples"),
@@ -265,5 +291,5 @@ def test_usage():
     expect(record["cases"][0]["verdict"] == "NOT_RUN", "a kernel that does not exist")
 
 
-for test in test_record, test_all_that_fit, test_wrong, test_slow, test_ranks, test_made, test_places, test_environment, test_preparing, test_usage:
+for test in test_record, test_cache, test_all_that_fit, test_wrong, test_slow, test_ranks, test_made, test_places, test_environment, test_preparing, test_usage:
     test()

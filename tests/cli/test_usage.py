@@ -221,7 +221,8 @@ for words, said in ((["probe"], "gaugeblock probe: is run by other commands"), (
                     (["guard", "table", "1", "2"], "gaugeblock guard table: is run by other commands"), (["guard", "table", "1"], ""),
                     (["guard", "worker"], "gaugeblock worker: is run by gaugeblock verify and bench"),
                     *(((["guard", "worker", "", FAULTS, "faults/none", "1", *mode], "gaugeblock worker: is run by gaugeblock verify and bench"))
-                      for mode in (["timed"], ["timed", "0", "cold"], ["timed", "32", "cold"], ["timed", "1", "warm"], ["runs", "1", "cold"],
+                      for mode in (["timed"], ["timed", "0", "cold", "0"], ["timed", "32", "cold", "0"], ["timed", "1", "warm", "0"], ["runs", "1", "cold"], ["runs", "1", "cold", "0"],
+                                   ["timed", "1", "cold"], ["timed", "1", "cold", "x"], ["timed", "1", "cold", "1099511627777"], ["timed", "1", "cold", "0", "0"], ["rank", "1"], ["rank", "1", "y", "z"],
                                    ["rank", "x", "y"], ["rank", "4294967296", "y"]))):
     done = run(*words, code=2, stdin=ends[0])
     expect((done.stdout + done.stderr).startswith(said), f"{words}: {done}")
