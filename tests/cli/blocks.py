@@ -9,7 +9,7 @@ import subprocess
 from program import SOURCE, expect
 
 COMMANDS = "gaugeblock build/gaugeblock cc cmake cp ctest export git make mkdir nvcc pip python python3 sed sh sha256sum".split()
-KINDS = r"(?:not run|run instead|tested|long|file)(?=:)|prints$"  # of comments above a block: tests/cli/test_docs.py
+KINDS = r"(?:not run|run instead|with|tested|long|file)(?=:)|prints$"  # of comments above a block: tests/cli/test_docs.py
 WRONG = ("not right above a block", "no comment that says what to do with a block (tests/cli/test_docs.py)")
 
 

@@ -8,6 +8,7 @@ says what else there is to do with it:
 
     <!-- not run: REASON -->                     it is skipped, by name
     <!-- run instead: COMMAND; since REASON -->  COMMAND is run in its place
+    <!-- with: COMMAND OPTION; since REASON -->  what begins with COMMAND is run with OPTION, too
     <!-- tested: FILE ... -->                    a test of its own runs it
     <!-- long: FILE ... -->                      it takes long: test_docs.py all runs it, or with its document named; FILE runs the like
     <!-- file: NAME -->                          it is what the reader saves as NAME
@@ -84,6 +85,15 @@ def installed():
     }
 
 
+def with_option(block, here):
+    """Its commands as <!-- with: --> has them."""
+    *begin, option = block.value().rpartition("; since ")[0].split()
+    begin = " ".join(begin)
+    commands = block.commands()
+    expect(any(f"{command} ".startswith(f"{begin} ") for command in commands), f"{here}: no command begins with {begin}")
+    return [re.sub(rf"^{re.escape(begin)}(?!\S)", f"{begin} {option}", command) for command in commands]
+
+
 def follow(document, environment):
     """Does what the document says. The number of commands run, and what was skipped."""
     folder = path(document.replace("/", "-"))
@@ -111,8 +121,12 @@ def follow(document, environment):
                 stream.write(block.text)
         elif kind == "prints" and output is not None:
             expect(printed(block.text, output), f"{here}: the commands before print no such thing, but\n{output}")
-        elif kind in ("run", "run instead", "long"):
-            commands = [block.value().rpartition("; since ")[0]] if kind == "run instead" else block.commands()
+        elif kind in ("run", "run instead", "with", "long"):
+            commands = block.commands()
+            if kind == "run instead":
+                commands = [block.value().rpartition("; since ")[0]]
+            elif kind == "with":
+                commands = with_option(block, here)
             blank = re.search(r"(?<![\w$])[A-Z]{3,}(?:_[A-Z]+)*\b(?!=)", " ".join(commands))
             if blank:
                 skipped.append(f"{here}: {blank[0]} is the reader's to fill in")

@@ -238,7 +238,7 @@ if part in ("", "all"):
     # Times without a part, or with a sample of no time, are none.
     lacking = ("forged", "copies", "runs", "bytes", "run_ns", "read_ns", "large_ns")
     run("bench", fixture, *(word for what in lacking for word in ("--subject", library("report", what))), "--kernel", "hostile/*",
-        "--samples", "2", "-o", path("times.json"), code=5)
+        "--samples", "2", "--cache", "65536", "-o", path("times.json"), code=5)
     with open(path("times.json")) as stream:
         said = {case["subject"]["name"]: case["reason"] for case in json.load(stream)["cases"]}
     for what in lacking:

@@ -94,7 +94,7 @@ if ALL:
         "verify c.h5 --subject ./ranks.so --kernel combine-right --kernel combine-lost --kernel combine-stale -o r.json",
         "verify b.h5 --subject ./one_rank.so --kernel dispatch-right --kernel dispatch-counts -o r.json",
         "verify c.h5 --subject ./one_rank.so --kernel combine-right -o r.json",
-        "bench s.h5 --kernel cpu/nvfp4-layer --samples 1 -o b.json --plot b.svg",
+        "bench s.h5 --kernel cpu/nvfp4-layer --samples 1 --cache 65536 -o b.json --plot b.svg",
         "power s.h5 -o p.json", "power a.h5 -o p.md", "power q.h5", "power u.h5 -o p.md",
         "power d.h5", "power c.h5 -o p.json", "power s.h5 --gate policy.json",
         "study closeness --shape 6,2,64,48 --tokens 5 -o c2.h5", "study drift t.h5 --csv s.csv --paths nvfp4.fma32",

@@ -49,7 +49,7 @@ for layers in (1, 4):
         expect(shown[0] <= 5 and shown[-1] >= 75 and max(shown) <= 100, f"{arguments}: from {shown[0]} to {shown[-1]}")
         expect(len(set(shown)) >= fewest, f"{arguments}: {len(set(shown))} steps, not {fewest}: {shown}")
 # Each fixture, and of it each kernel that is timed, has its part of the whole, in which its own steps go on.
-shown = percentages("bench", path("1.h5"), path("4.h5"), "--kernel", "cpu/nvfp4-[dl]*", "--batches", "2,8", "--samples", 1, "--hot")
+shown = percentages("bench", path("1.h5"), path("4.h5"), "--kernel", "cpu/nvfp4-[dl]*", "--batches", "2,8", "--samples", 1, "--hot", "--cache", 65536)
 expect(shown == sorted(shown) and shown[0] == 0 and 75 <= shown[-1] <= 100, f"bench: {shown}")
 # Problems without layers.
 run("make", path("rows.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "5,64")
