@@ -711,6 +711,11 @@ static void test_bad_arguments(void **state)
     e.placed[3] = 2;
     refuse(&e, true, "expert 3 is on rank 2, out of 0..1");
     e.placed[3] = 0;
+    int32_t routes[12]; /* of a dispatch, or of sums where there is an accumulation */
+    assert_int_equal(gb_reference_routes(&e.arguments, routes, NULL), GB_OK);
+    e.asked.accumulation = (enum gb_accumulation)4;
+    assert_int_equal(gb_reference_routes(&e.arguments, routes, NULL), GB_EINVAL);
+    e.asked = good;
     e.ids[11] = 8;
     refuse(&e, true, "expert id 8 of rank 1, token 2, slot 1 is out of range");
     assert_int_equal(gb_reference_routes(&e.arguments, NULL, NULL), GB_EINVAL);
@@ -718,6 +723,16 @@ static void test_bad_arguments(void **state)
     refuse(&e, false, "expert id -2");
     e.arguments.placement = NULL;
     refuse(&e, true, "is NULL");
+    exchange_free(&e);
+}
+
+/* Every token goes to every expert. */
+static void test_all_experts(void **state)
+{
+    struct exchange e;
+    (void)state;
+    exchange_new(&e, 2, 3, 16, 4, 4, BLOCKS, 1);
+    check_dispatch(&e, "top 4 of 4");
     exchange_free(&e);
 }
 
@@ -841,6 +856,8 @@ static uint32_t cut(const struct exchange *e, bool sums, struct post *post, uint
     a->counts = process ? fresh(sizeof *a->counts * x->ranks * x->experts) : e->counts;
     a->values = sums ? (const char *)e->values + row * x->hidden * (x->input == GB_FP32 ? 4 : 2) : NULL;
     a->output = e->output + token * x->hidden;
+    if (first == end) /* a process without ranks has no slots */
+        a->ids = NULL;
     return p->asked.rows;
 }
 
@@ -1238,6 +1255,7 @@ int main(void)
         cmocka_unit_test(test_layer),
         cmocka_unit_test(test_bad_layer),
         cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_all_experts),
         cmocka_unit_test(test_missing_buffers),
         cmocka_unit_test(test_dispatch_over_processes),
         cmocka_unit_test(test_combine_over_processes),
