@@ -22,6 +22,7 @@
 #include "harness/run/clock.h"
 #include "harness/run/processes.h"
 #include "harness/run/residual_stream.h"
+#include "harness/study/measure.h"
 #include "harness/study/ranks.h"
 #include "harness/study/sensitivity.h"
 #include "harness/study/study.h"
@@ -736,6 +737,33 @@ static void decomposition(void **state)
     assert_string_equal(c->path[7].name, "mxfp4.fma32");
     assert_true(4.0 * bf16.relative_l2 < mxfp8.relative_l2 && 2.0 * mxfp8.relative_l2 < mxfp4.relative_l2);
     study_free(&r.study);
+}
+
+/* Elements by their steps of bf16, up to more than 2^15; a NaN is the largest error of all, and stays it. */
+static void tokens_are_measured(void **state)
+{
+    static const double right[] = {1, 1, 1, 1, -4, -0x1p-130}, one[] = {1, 1 + 0x1p-7, 1, 1 - 0x1p-6, 4, 0x1p-130};
+    static const double bins[STUDY_BINS] = {[0] = 2, [1] = 1, [3] = 1, [5] = 1, [STUDY_BINS - 1] = 1};
+    struct study_case c = {.shape = {2, 6, 1, 1, 1}, .layers = 1, .seeds = 1, .paths = 1, .samples = 2};
+    struct study_measure *m = &c.measure[STUDY_LAYER][STUDY_ORIGINAL];
+    struct gb_error error;
+    double state_of[6];
+    (void)state;
+    assert_int_equal(study_case_new(&c, &error), GB_OK);
+    m->max_abs[0] = m->max_ulp[0] = 0.0;
+    memset(m->ulps, 0, sizeof *m->ulps * STUDY_BINS);
+    study_measure_token(&c, STUDY_LAYER, STUDY_ORIGINAL, 0, 0, one, right);
+    for (int b = 0; b < STUDY_BINS; b++)
+        if (m->ulps[b] != bins[b])
+            fail_msg("%g elements in bin %d, not %g", m->ulps[b], b, bins[b]);
+    assert_true(m->max_abs[0] == 8.0 && m->max_ulp[0] == 2 * 0x4080);
+    memcpy(state_of, one, sizeof state_of);
+    state_of[1] = (double)NAN;
+    study_measure_token(&c, STUDY_LAYER, STUDY_ORIGINAL, 0, 1, state_of, right);
+    assert_true(isnan(m->max_abs[0]));
+    study_measure_token(&c, STUDY_LAYER, STUDY_ORIGINAL, 0, 0, right, right);
+    assert_true(isnan(m->max_abs[0]));
+    study_case_free(&c);
 }
 
 static enum gb_status open_attention(void *context, const struct study_case *c, uint32_t of,
@@ -1479,6 +1507,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(statistics_are_shaped),
         cmocka_unit_test(threads_and_interruptions),
         cmocka_unit_test(decomposition),
+        cmocka_unit_test(tokens_are_measured),
         cmocka_unit_test(attention_is_added),
         cmocka_unit_test(calibrated_by_the_first_path),
         cmocka_unit_test(sensitivity_adds_up),
