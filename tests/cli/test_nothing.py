@@ -117,6 +117,8 @@ def idle(file):
 # Figures of nothing are null in the record, and 0/0 meets no threshold.
 case, = record(changed("idle.h5", idle), code=4)["cases"]
 expect(never_green("power", path("idle.h5")) == 4, "zeros are right here")
+shown = subprocess.run([PROGRAM, "power", path("idle.h5")], capture_output=True, text=True).stdout
+expect("VACUOUS: the reference's outputs are zeros" in shown, "why, of power")
 expect(case["metrics"]["overall"]["subject_truth"]["quantised"]["cosine"] is None, "0/0")
 expect("zeros would lie inside" in case["reason"], case["reason"])
 for key, value in (("cosine", 1e-9), ("cosine_min", 1e-9), ("nmse", 1e300)):

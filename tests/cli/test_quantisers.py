@@ -247,6 +247,7 @@ for arguments, words in {
     ("verify", plain, "--outputs", bad, "--order", "fma32/1"): "--order",
     ("info", plain, "--coverage"): "--coverage",
     ("power", plain, "--gate", "default"): "--gate",
+    ("power", plain, "--activations", "bf16"): "--activations go with problems of layers",
 }.items():
     told = refused(*arguments)
     expect(words in told, f"{arguments}: {told}")
