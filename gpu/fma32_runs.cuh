@@ -125,9 +125,11 @@ struct gb_fma32_activations {
         const uint32_t turned = __funnelshift_l(least, least, 16);
         least = gb_min3_halves(least, turned, turned) - 0x7FFFu & 0xFFFFu; /* the smallest that is not zero, or 0 */
         /* u: half a unit in the last place of the smallest, 2^-8 of its power of two. Two roundings to bf16 leave at
-         * least 255/256 of the sum. A smallest one below 2^-90 is left to the text, with its subnormal products. */
-        const float power = __uint_as_float((least & 0x7F80u) << 16), ordinary = power >= 0x1p-90f ? power : 0.0f;
-        const bool exact = __fmul_rn(sum, 6.03f * 0x1p-16f) <= ordinary && sum < gb_fma32_x_limit;
+         * least (256/257)^2 of the sum: 6 / 0.99223 < 6.05. A smallest one below 2^-90 is left to the text, with its
+         * subnormal products. */
+        const float power = __uint_as_float((least & 0x7F80u) << 16);
+        const bool ordinary = power >= 0x1p-90f || least == 0;
+        const bool exact = __fmul_rn(sum, 6.05f * 0x1p-16f) <= power && sum < gb_fma32_x_limit && ordinary;
         return __ballot_sync(0xFFFFFFFFu, !exact);
     }
 };

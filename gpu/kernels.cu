@@ -304,6 +304,13 @@ enum gb_status prepare_mma16(const struct gb_arguments *given, void **prepared, 
     return status == GB_OK ? gb_cuda_mma16_prepare(Operator, &a, 0, prepared, error) : status;
 }
 
+enum gb_status check_not_weighing(const struct gb_arguments &a, struct gb_error *error)
+{
+    return a.apply_router_weight_on_input
+               ? gb_cuda_fail(error, GB_EUNSUPPORTED, "apply_router_weight_on_input; this kernel does not weigh x")
+               : GB_OK;
+}
+
 /* told: of gb_cuda_mma16. */
 template <enum gb_operator Operator, enum gb_format Weights>
 enum gb_status multiply(const struct gb_arguments *given, const uint64_t *told, struct gb_error *error)
@@ -312,6 +319,8 @@ enum gb_status multiply(const struct gb_arguments *given, const uint64_t *told, 
     enum gb_status status = known(given, &a, error);
     if (status == GB_OK)
         status = check_arguments<Operator, Weights>(a, error);
+    if (status == GB_OK)
+        status = check_not_weighing(a, error);
     if (status == GB_OK && gb_cuda_mma16_workspace(Operator, &a.shape) && !a.workspace)
         status = gb_cuda_fail(error, GB_EINVAL, "a buffer that the operator needs is NULL");
     return status == GB_OK ? gb_cuda_mma16(Operator, &a, told, error) : status;
@@ -347,6 +356,13 @@ template <enum gb_operator Operator>
 enum gb_status supports_repacked(const struct gb_problem *problem, struct gb_error *error)
 {
     const enum gb_status status = supports_tensor_cores<GB_NVFP4>(problem, "this kernel is for", error);
+    const struct gb_shape &s = problem->shape;
+    /* units are counted in 32 bits: tiles of 8 neurons or 16 outputs, of every two pairs or of one left over */
+    const uint64_t tiles = s.intermediate / 8 > s.hidden / 16 ? s.intermediate / 8 : s.hidden / 16;
+    if (status == GB_OK && ((uint64_t)s.tokens * s.top_k / 2 + s.experts) * tiles > UINT32_MAX / 2)
+        return gb_cuda_fail(error, GB_EUNSUPPORTED,
+                            "tokens * top_k = %u * %u, hidden %u, intermediate %u: too many tiles of rows to count",
+                            s.tokens, s.top_k, s.hidden, s.intermediate);
     return status == GB_OK && problem->shape.tokens == 1 ? supports<Operator, GB_NVFP4>(problem, error) : status;
 }
 
@@ -368,6 +384,8 @@ enum gb_status run_repacked(const struct gb_arguments *given, struct gb_error *e
 {
     struct gb_arguments a;
     enum gb_status status = known(given, &a, error);
+    if (status == GB_OK)
+        status = check_not_weighing(a, error);
     if (status == GB_OK && a.shape.tokens == 1)
         return run<Operator, GB_NVFP4>(given, error);
     if (status == GB_OK)

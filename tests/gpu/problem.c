@@ -31,6 +31,12 @@ static size_t add_region(struct problem *p, const char *name, size_t bytes)
     return offset;
 }
 
+/* A run with codes of 6 and one of 0.5: six times the sum of x is a little more than 2^24 u, u the unit of its
+ * products, though two roundings to bf16 make less of it; and its products add up to half-way between two floats. */
+static const float edge_x[16] = {256,   64,         1,       0.25f,   0.5f,    0.125f,  0.5f,    0.125f,
+                                 16.0f, 0x1.06p-5f, 0x1p-4f, 0x1p-5f, 0x1p-5f, 0x1p-5f, 0x1p-5f, 2.65625f};
+static const uint8_t edge_codes[8] = {0x77, 0x77, 0x77, 0x77, 0x17, 0x77, 0x77, 0x77};
+
 /* An element of x, or a weight. */
 static float value(enum data_kind kind, uint64_t *state)
 {
@@ -54,6 +60,9 @@ static void fill_x(struct problem *p, gb_bf16 *x, uint64_t *state)
     for (uint32_t t = 0; t < p->shape.tokens; t++)
         for (uint32_t i = 0; i < p->shape.hidden; i++, x++) {
             *x = gb_bf16_encode(value(p->kind, state));
+            if (p->kind == DATA_SPREAD && i % 16 == 15 && random_below(state, 4) == 0)
+                for (unsigned k = 0; k < 16; k++)
+                    x[(int)k - 15] = gb_bf16_encode(edge_x[k] * 0x1p-8f);
             if (p->kind == DATA_NONFINITE && t % 3 == 1 && random_below(state, 64) == 0) {
                 static const uint16_t special[] = {0x7F80, 0xFF80, 0x7FC0, 0xFFC1};
                 x->bits = special[random_below(state, 4)];
@@ -82,13 +91,16 @@ static void fill_routing(struct problem *p, int32_t *ids, float *routing_weights
                 ids[t * s->top_k + j] = -1;
 }
 
-/* Two codes of E2M1. */
-static uint8_t code_pair(enum data_kind kind, uint64_t *state)
+/* Codes of E2M1, eight bytes of which are a run. */
+static void fill_codes(enum data_kind kind, uint8_t *codes, size_t bytes, uint64_t *state)
 {
-    uint8_t pair = (uint8_t)random_bits(state);
-    if (kind == DATA_SPREAD && random_below(state, 8))
-        pair = 0x77;
-    return pair;
+    for (size_t i = 0; i < bytes; i++) {
+        codes[i] = (uint8_t)random_bits(state);
+        if (kind == DATA_SPREAD && random_below(state, 8))
+            codes[i] = 0x77;
+        if (kind == DATA_SPREAD && i % 8 == 7 && random_below(state, 4) == 0)
+            memcpy(codes + i - 7, edge_codes, sizeof edge_codes);
+    }
 }
 
 static uint8_t scale_code(enum data_kind kind, uint32_t expert, uint64_t *state)
@@ -185,8 +197,7 @@ static void fill_weights(struct problem *p, struct gb_weights *w, bool down, uin
         if (w->format == GB_NVFP4) {
             uint8_t *codes = (uint8_t *)w->codes + e * w->rows * row_codes;
             uint8_t *scales = (uint8_t *)w->scales + e * w->rows * row_scales;
-            for (size_t i = 0; i < w->rows * row_codes; i++)
-                codes[i] = code_pair(p->kind, state);
+            fill_codes(p->kind, codes, w->rows * row_codes, state);
             for (size_t i = 0; i < w->rows * row_scales; i++)
                 scales[i] = scale_code(p->kind, e, state);
             for (uint32_t part = 0; part < w->halves; part++)

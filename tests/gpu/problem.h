@@ -18,7 +18,8 @@ enum data_kind {
     DATA_TINY,      /* subnormal x; some results underflow */
     DATA_HUGE,      /* x and intermediates on both sides of 2^122 */
     DATA_NONFINITE, /* ordinary, with Inf and NaN in some x and NaN scales in some experts */
-    DATA_SPREAD,    /* x of one sign, some much smaller, and codes of 6: sums of a run at the edge of 24 bits */
+    DATA_SPREAD,    /* x of one sign, some much smaller, and codes of 6: sums of a run at the edge of 24 bits, or past
+                       it where sums of bf16 lose the most */
     DATA_KINDS
 };
 
