@@ -4,8 +4,8 @@
  *
  * Where every partial sum of a run is a number of binary32, the run's chain of fma rounds nothing: it comes to the
  * exact sum, which the instruction has too, whatever the order in which it adds. That is so if the products are
- * multiples of some u and 6 times the sum of |x| is no more than 2^24 u. The other runs are computed as
- * the text has it.
+ * multiples of some u and 6 times the sum of |x| is no more than 2^24 u. The other runs are computed
+ * as the text has it.
  *
  * A step is 16 rows times four chunks, as in mma16-sm90/1 (gpu/mma16.cuh). The b operand has a column for each chunk
  * and token, with zeros for the other chunks, so that an instruction's eight sums are runs of four chunks times two
@@ -73,12 +73,6 @@ __device__ __forceinline__ uint32_t gb_add_bf16x2(uint32_t a, uint32_t b)
     return sum;
 }
 
-/* The least of three, in signed halves of words. */
-__device__ __forceinline__ uint32_t gb_min3_halves(uint32_t a, uint32_t b, uint32_t c)
-{
-    return __vimin3_s16x2(a, b, c);
-}
-
 /* The x of a group of two tokens. Lane l stands for token l / 16: it has the b operands of chunk l % 4, if that is its
  * column's, and looks at the 8 activations from 8 * (l % 16) on of a step whether their run is exact. */
 struct gb_fma32_activations {
@@ -118,12 +112,12 @@ struct gb_fma32_activations {
         const uint32_t sums =
             gb_add_bf16x2(gb_add_bf16x2(magnitude[0], magnitude[1]), gb_add_bf16x2(magnitude[2], magnitude[3]));
         float sum = __fadd_rn(gb_bf16_low(sums), gb_bf16_high(sums));
-        uint32_t least = gb_min3_halves(gb_min3_halves(above[0], above[1], above[2]), above[3], above[3]);
+        uint32_t least = __vimin3_s16x2(__vimin3_s16x2(above[0], above[1], above[2]), above[3], above[3]);
         sum = __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, 1));
         const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, least, 1);
-        least = gb_min3_halves(least, other, other);
+        least = __vimin3_s16x2(least, other, other);
         const uint32_t turned = __funnelshift_l(least, least, 16);
-        least = gb_min3_halves(least, turned, turned) - 0x7FFFu & 0xFFFFu; /* the smallest that is not zero, or 0 */
+        least = __vimin3_s16x2(least, turned, turned) - 0x7FFFu & 0xFFFFu; /* the smallest that is not zero, or 0 */
         /* u: half a unit in the last place of the smallest, 2^-8 of its power of two. Two roundings to bf16 leave at
          * least (256/257)^2 of the sum: 6 / 0.99223 < 6.05. A smallest one below 2^-90 is left to the text, with its
          * subnormal products. */

@@ -322,7 +322,7 @@ enum gb_status run_fma32(const struct gb_arguments &a, const gb_mma16_items *ite
                            : status;
 }
 
-/* least: pairs of the least item that the order has. *items: NULL where every block finds its own. */
+/* of_item: pairs that an item may have. *items: out, NULL where every block finds its own. */
 template <class Order>
 enum gb_status list_items(enum gb_operator operation, const struct gb_arguments &a, uint32_t of_item,
                           gb_mma16_items **items, struct gb_error *error)
@@ -381,7 +381,7 @@ size_t gb_cuda_mma16_workspace(enum gb_operator operation, const struct gb_shape
 enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_arguments *a, const uint64_t *told,
                              struct gb_error *error)
 {
-    using order = gb_mma16_order<gb_mma16_records<gb_mma16_format<GB_NVFP4>, false>>;
+    using order = gb_mma16_order<gb_mma16_records<gb_mma16_format<GB_NVFP4>, false>>; /* of any layout and format */
     const enum gb_format weights = operation == GB_DOWN ? a->down.format : a->gate_up.format;
     gb_mma16_items *items;
     enum gb_status status = list_items<order>(operation, *a, pairs_of_item(a->shape, weights), &items, error);

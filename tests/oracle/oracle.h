@@ -51,7 +51,7 @@ float oracle_add(float a, float b);
 float oracle_multiply(float a, float b);
 float oracle_divide(float a, float b);
 
-/* Correctly rounded by MPFR. oracle_functions.c */
+/* Correctly rounded by MPFR, of the version that is linked. oracle_functions.c */
 const char *oracle_mpfr_version(void);
 float oracle_exp(float x);
 float oracle_silu(float x);
