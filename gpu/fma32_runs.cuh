@@ -151,9 +151,9 @@ __device__ __forceinline__ float gb_fma32_run(const uint2 &words, const uint4 (&
         gb_mma16_repacked_word(d ? words.y : words.x, pair);
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
-            const uint32_t of_x = gb_word_of4(x[d], i);
-            p = __fmaf_rn(__fmul_rn(__uint_as_float(pair[i] << 16), 0x1p126f), gb_bf16_low(of_x), p);
-            p = __fmaf_rn(__fmul_rn(__uint_as_float(pair[i] & 0xFFFF0000u), 0x1p126f), gb_bf16_high(of_x), p);
+            const uint32_t of_x = gb_word_of4(x[d], i), codes = gb_mul_bf16x2(pair[i], 0x7E807E80u /* 2^126 */);
+            p = __fmaf_rn(gb_bf16_low(codes), gb_bf16_low(of_x), p);
+            p = __fmaf_rn(gb_bf16_high(codes), gb_bf16_high(of_x), p);
         }
     }
     return p;
@@ -257,8 +257,7 @@ template <bool GateUp> struct gb_fma32_order {
     using activations = gb_fma32_activations;
     static constexpr uint32_t chains = 8, values = 4, tokens = 2, padding = 16;
     template <uint32_t Tiles> using scratch = gb_fma32_scratch<Tiles>;
-    template <uint32_t Tiles>
-    static constexpr uint32_t scratch_bytes = gb_mma16_warps *(uint32_t)sizeof(gb_fma32_scratch<Tiles>);
+    template <uint32_t Tiles> static constexpr uint32_t scratch_bytes = sizeof(gb_fma32_scratch<Tiles>);
 
     static __device__ __forceinline__ activations activations_of(const gb_mma16_job &job, const gb_mma16_item &item,
                                                                  uint32_t group)
@@ -297,18 +296,19 @@ template <bool GateUp> struct gb_fma32_order {
         }
     }
 
-    /* Steps 4 and 5. A chain without a step is +0. */
+    /* Steps 4 and 5, of the sums that Warps warps have. A chain without a step is +0: of two warps, some are. */
+    template <uint32_t Warps>
     static __device__ __forceinline__ float dot(const float *from, uint32_t stride, uint32_t steps, float global)
     {
-        float4 sums[gb_mma16_warps];
+        float4 sums[Warps];
 #pragma unroll
-        for (uint32_t w = 0; w < gb_mma16_warps; w++) {
+        for (uint32_t w = 0; w < Warps; w++) {
             const float4 none = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             const float4 first = w < steps ? *(const float4 *)(from + w * stride) : none;
-            sums[w] = w + gb_mma16_warps < steps ? first : gb_fma32_add(first, none);
+            sums[w] = Warps == gb_mma16_warps && w + Warps < steps ? first : gb_fma32_add(first, none);
         }
 #pragma unroll
-        for (uint32_t half = gb_mma16_warps / 2; half > 0; half /= 2)
+        for (uint32_t half = Warps / 2; half > 0; half /= 2)
 #pragma unroll
             for (uint32_t w = 0; w < half; w++)
                 sums[w] = gb_fma32_add(sums[w], sums[w + half]);

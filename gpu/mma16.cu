@@ -125,16 +125,20 @@ size_t dots_bytes(const struct gb_shape &s)
 }
 
 /* Of several tokens: four tiles a unit, where that divides them; in mma16-sm90/1 items of up to 16 pairs where there
- * are many. fma32/1 needs more registers. */
+ * are many. fma32/1 needs more registers, and of brief rows fewer warps a unit, as it takes long to end one. */
 template <class Order> struct shapes {
     using fours = gb_mma16_shape<Order, gb_mma16_group_tiles, 1, 5, 1>;
     using wide = gb_mma16_shape<Order, gb_mma16_group_tiles, 1, 4, 2>;
     using ones = gb_mma16_shape<Order, 1, 4, 5, 1>;
+    using brief = fours;
+    static constexpr uint32_t brief_steps = 0;
 };
 template <bool GateUp> struct shapes<gb_fma32_order<GateUp>> {
     using fours = gb_mma16_shape<gb_fma32_order<GateUp>, gb_mma16_group_tiles, 1, 4, 1>;
     using wide = fours;
     using ones = gb_mma16_shape<gb_fma32_order<GateUp>, 1, 4, 4, 1>;
+    using brief = gb_mma16_shape<gb_fma32_order<GateUp>, gb_mma16_group_tiles, 1, 8, 1, 2>;
+    static constexpr uint32_t brief_steps = 6; /* as gb_mma16_next_chain has it */
 };
 
 /* Rows of so many columns are long: a kernel that lists the items takes little beside reading their experts. */
@@ -182,7 +186,7 @@ enum gb_status launch_turns(const gb_mma16_job &job, uint32_t items, uint32_t mu
     const uint64_t blocks = std::max(resident, least);
     const enum gb_status status = prefer<typename Shape::Order>(kernel, error);
     return status == GB_OK
-               ? gb_cuda_launch_early(GateUp ? "gate_up" : "down", kernel, dim3((uint32_t)blocks), gb_mma16_threads,
+               ? gb_cuda_launch_early(GateUp ? "gate_up" : "down", kernel, dim3((uint32_t)blocks), Shape::threads,
                                       gb_mma16_turns_bytes<Shape>(job.weights.experts), stream, error, job)
                : status;
 }
@@ -194,6 +198,8 @@ enum gb_status launch_turns(const gb_mma16_job &job, uint32_t multiprocessors, v
     const uint32_t items = job.items ? gb_mma16_most_items(job.pairs, job.weights.experts, Order::tokens) : job.pairs;
     return job.weights.tiles % gb_mma16_group_tiles
                ? launch_turns<GateUp, typename shape::ones>(job, items, multiprocessors, stream, error)
+           : gb_mma16_steps<typename Order::Layout::Format>(job.weights.columns) <= shape::brief_steps
+               ? launch_turns<GateUp, typename shape::brief>(job, items, multiprocessors, stream, error)
            : job.of_item == shape::wide::Pairs
                ? launch_turns<GateUp, typename shape::wide>(job, items, multiprocessors, stream, error)
                : launch_turns<GateUp, typename shape::fours>(job, items, multiprocessors, stream, error);

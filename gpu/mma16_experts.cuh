@@ -231,6 +231,7 @@ template <class Layout_> struct gb_mma16_order {
         at[stride + 8] = chain[3];
     }
 
+    template <uint32_t>
     static __device__ __forceinline__ float dot(const float *from, uint32_t stride, uint32_t, float global)
     {
         return gb_mma16_dot<typename Layout::Format>(from, stride, global);

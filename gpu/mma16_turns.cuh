@@ -5,7 +5,7 @@
  *
  * Units are the groups of tiles of every item (gpu/mma16_items.cuh), item by item. Of n blocks, b has unit b, b + n and
  * so on: what all blocks read at any time lies side by side, and listed items of one expert are read at about the same
- * time, when the L2 cache can serve all but the first. A block's four warps have the order's chains of every unit.
+ * time, when the L2 cache can serve all but the first. A block's warps have the order's chains of every unit.
  * A warp's steps follow one another across the ends of units: each step's loads are under way in registers while it
  * computes what comes before.
  */
@@ -15,15 +15,19 @@
 #include "gpu/mma16_experts.cuh"
 
 /* How the work is divided, which no bit depends on: tiles of a unit, steps whose loads are under way, blocks of a
- * multiprocessor, and groups of an instruction's tokens that an item may have. */
-template <class Order_, uint32_t Tiles_, uint32_t Ahead_, uint32_t Resident_, uint32_t Groups_> struct gb_mma16_shape {
+ * multiprocessor, groups of an instruction's tokens that an item may have, and warps of a block, each with its place
+ * for the sums of its chains. */
+template <class Order_, uint32_t Tiles_, uint32_t Ahead_, uint32_t Resident_, uint32_t Groups_,
+          uint32_t Warps_ = gb_mma16_warps>
+struct gb_mma16_shape {
     using Order = Order_;
     static constexpr uint32_t Tiles = Tiles_, Ahead = Ahead_, Resident = Resident_, Groups = Groups_;
+    static constexpr uint32_t Warps = Warps_, threads = 32 * Warps;
     static constexpr uint32_t Pairs = Groups * Order::tokens; /* of an item */
     /* A unit's chains, [chain][token][rows of its tiles][values of a row], in shared memory: floats of a token, and all
      * of them. A warp's stores of two tokens meet in no bank. */
     static constexpr uint32_t stride = Tiles * gb_mma16_tile * Order::values + Order::padding;
-    static constexpr uint32_t sums = gb_mma16_warps * Pairs * stride;
+    static constexpr uint32_t sums = Warps * Pairs * stride;
 };
 
 /* Of a block's units, so many have their items in shared memory, which come by half of that at a time where they are
@@ -43,7 +47,7 @@ template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_turns_sum
 template <class Shape> __host__ __device__ constexpr uint32_t gb_mma16_turns_bytes(uint32_t experts)
 {
     return gb_mma16_turns_sums_bytes<Shape>(experts) + gb_mma16_items_at_once * (uint32_t)sizeof(gb_mma16_item) +
-           Shape::Order::template scratch_bytes<Shape::Tiles>;
+           Shape::Warps * Shape::Order::template scratch_bytes<Shape::Tiles>;
 }
 
 /* gate_up: of gate's rows, or of up's; otherwise it has one. */
@@ -59,7 +63,7 @@ __device__ void gb_mma16_copy_items(const gb_mma16_job &job, uint32_t groups, ui
                                     gb_mma16_item *items)
 {
     constexpr uint32_t words = sizeof *items / sizeof(uint4), second = offsetof(gb_mma16_item, expert) / sizeof(uint4);
-    for (uint32_t i = from * words + threadIdx.x; i < to * words; i += gb_mma16_threads) {
+    for (uint32_t i = from * words + threadIdx.x; i < to * words; i += blockDim.x) {
         const gb_mma16_item &item = job.items->item[(blockIdx.x + i / words * gridDim.x) / groups];
         uint4 word = __ldcg((const uint4 *)&item + i % words);
         if (i % words == second && job.weights.global_scales) {
@@ -83,7 +87,7 @@ __device__ uint32_t gb_mma16_find_items(const gb_mma16_job &job, uint32_t groups
     else if (threadIdx.x < 32 + gb_mma16_items_at_once)
         items[threadIdx.x - 32].pairs = 0;
     __syncthreads();
-    for (uint32_t p = threadIdx.x; p < job.pairs; p += gb_mma16_threads) {
+    for (uint32_t p = threadIdx.x; p < job.pairs; p += blockDim.x) {
         if (place[p] == gb_mma16_no_place)
             continue;
         const uint32_t begin = place[p] / gb_mma16_most_pairs * groups;
@@ -119,31 +123,43 @@ struct gb_mma16_cursor {
     uint32_t unit, group, step; /* of the block, of the unit's item, of the row */
 };
 
-/* The first chain that a warp has of a unit; if the order has more than four, the warp has every fourth. Where some
- * chains have a step more than others, it is not the same warps that have these in every unit. */
-__device__ __forceinline__ uint32_t gb_mma16_chain_of(uint32_t unit, uint32_t steps)
+/* The first chain that a warp has of a unit. Where some chains have a step more than others, it is not the same warps
+ * that have these in every unit. */
+template <uint32_t Warps> __device__ __forceinline__ uint32_t gb_mma16_chain_of(uint32_t unit, uint32_t steps)
 {
     const uint32_t warp = threadIdx.x / 32, turn = unit % 2 * 2 + unit / 2;
-    return (steps > gb_mma16_warps ? warp + turn : warp) % gb_mma16_warps;
+    return (steps > gb_mma16_warps ? warp + turn : warp) % Warps;
+}
+
+/* The chain whose sums the warp of this one adds to it next, in the order of fma32/1's butterfly; none, or more: it has
+ * no more. Of four warps, each has every fourth chain; of two, w has w, w + 4 and w + 2, whose own fourth is +0: it is
+ * no chain of rows of up to six steps. */
+template <uint32_t Warps> __device__ __forceinline__ uint32_t gb_mma16_next_chain(uint32_t chain, uint32_t none)
+{
+    static_assert(Warps == 4 || Warps == 2, "fewer warps would add in another order");
+    if (chain < Warps && chain + 4 < none)
+        return chain + 4;
+    return Warps == 2 && chain < 2 ? chain + 2 : Warps == 2 && chain >= 4 ? chain - 2 : none;
 }
 
 /* To the warp's next step, and what ends before it. The group of the next unit is `further` groups further on. */
 enum gb_mma16_end { GB_NOTHING_ENDS, GB_CHAIN_ENDS, GB_UNIT_ENDS };
-template <uint32_t Chains>
+template <class Shape>
 __device__ __forceinline__ gb_mma16_end gb_mma16_forward(gb_mma16_cursor &at, uint32_t steps, uint32_t groups,
                                                          uint32_t further)
 {
-    at.step += Chains;
+    constexpr uint32_t chains = Shape::Order::chains;
+    at.step += chains;
     if (at.step < steps)
         return GB_NOTHING_ENDS;
-    if (Chains > gb_mma16_warps) {
-        const uint32_t chain = at.step % Chains + gb_mma16_warps;
-        if (chain < min(Chains, steps)) {
-            at.step = chain;
+    if (chains > Shape::Warps) {
+        const uint32_t none = min(chains, steps), next = gb_mma16_next_chain<Shape::Warps>(at.step % chains, none);
+        if (next < none) {
+            at.step = next;
             return GB_CHAIN_ENDS;
         }
     }
-    at.step = gb_mma16_chain_of(++at.unit, steps);
+    at.step = gb_mma16_chain_of<Shape::Warps>(++at.unit, steps);
     at.group += at.group + further < groups ? further : further - groups;
     return GB_UNIT_ENDS;
 }
@@ -160,10 +176,10 @@ __device__ __forceinline__ void gb_mma16_finish_unit(const gb_mma16_job &job, co
     };
     const auto dot = [&](uint32_t t, uint32_t tile, uint32_t row) {
         const float *from = sums + t * stride + (tile * gb_mma16_tile + row) * Order::values;
-        return Order::dot(from, Shape::Pairs * stride, steps, item.global[row / 8]);
+        return Order::template dot<Shape::Warps>(from, Shape::Pairs * stride, steps, item.global[row / 8]);
     };
     if constexpr (Order::values == 1) {
-        for (uint32_t i = threadIdx.x; i < item.pairs * Tiles * 8; i += gb_mma16_threads) {
+        for (uint32_t i = threadIdx.x; i < item.pairs * Tiles * 8; i += Shape::threads) {
             const uint32_t r = i % 8, tile = i / 8 % Tiles, t = i / 8 / Tiles;
             const size_t to = index(t, tile);
             const float low = dot(t, tile, r), high = dot(t, tile, r + 8);
@@ -176,8 +192,8 @@ __device__ __forceinline__ void gb_mma16_finish_unit(const gb_mma16_job &job, co
         }
     } else { /* there is more to add: a thread has one dot product, and it is not the same warps that have them */
         const uint32_t all = item.pairs * Tiles * gb_mma16_tile;
-        const uint32_t first = (threadIdx.x + turn % 2 * (gb_mma16_threads / 2)) % gb_mma16_threads;
-        for (uint32_t i = first; i - threadIdx.x % 32 < all; i += gb_mma16_threads) {
+        const uint32_t first = (threadIdx.x + turn % 2 * (Shape::threads / 2)) % Shape::threads;
+        for (uint32_t i = first; i - threadIdx.x % 32 < all; i += Shape::threads) {
             const uint32_t r = i % 16, tile = i / 16 % Tiles, t = min(i / 16 / Tiles, item.pairs - 1);
             const size_t to = index(t, tile);
             const float own = dot(t, tile, r), other = GateUp ? __shfl_xor_sync(0xFFFFFFFFu, own, 8) : 0.0f;
@@ -212,12 +228,12 @@ __device__ __forceinline__ void gb_mma16_store(float (&sum)[Shape::Tiles][Shape:
 {
     for (uint32_t p = blockIdx.x; p < job.pairs; p += gridDim.x)
         if ((uint32_t)__ldcg(job.ids + p) >= job.weights.experts)
-            for (uint32_t i = threadIdx.x; i < job.weights.tiles; i += gb_mma16_threads)
+            for (uint32_t i = threadIdx.x; i < job.weights.tiles; i += blockDim.x)
                 ((uint4 *)job.intermediate)[(size_t)p * job.weights.tiles + i] = make_uint4(0, 0, 0, 0);
 }
 
 template <bool GateUp, class Shape>
-__global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
+__global__ void __launch_bounds__(Shape::threads, Shape::Resident)
     gb_mma16_turns_kernel(const __grid_constant__ struct gb_mma16_job job)
 {
     using Order = typename Shape::Order;
@@ -236,7 +252,8 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     gb_let_next_start();
     const uint32_t units = gb_mma16_find_units<GateUp, Shape::Pairs>(job, groups, sums, items);
     const Layout layout(job.weights);
-    gb_mma16_cursor now = {0, blockIdx.x % groups, gb_mma16_chain_of(0, steps)}, next = now; /* computed, and loaded */
+    gb_mma16_cursor now = {0, blockIdx.x % groups, gb_mma16_chain_of<Shape::Warps>(0, steps)}; /* computed */
+    gb_mma16_cursor next = now;                                                                /* loaded */
     gb_mma16_part at;
     const auto find_part = [&] {
         if (next.unit < units)
@@ -250,7 +267,7 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
     const auto forward = [&] {
         if (next.unit >= units)
             return;
-        if (gb_mma16_forward<Order::chains>(next, steps, groups, further))
+        if (gb_mma16_forward<Shape>(next, steps, groups, further))
             find_part();
         else
             at = layout.forward(at, Order::chains);
@@ -287,13 +304,13 @@ __global__ void __launch_bounds__(gb_mma16_threads, Shape::Resident)
                 forward();
             }
             const gb_mma16_cursor done = now;
-            const gb_mma16_end ended = gb_mma16_forward<Order::chains>(now, steps, groups, further);
+            const gb_mma16_end ended = gb_mma16_forward<Shape>(now, steps, groups, further);
             if (ended == GB_NOTHING_ENDS)
                 continue;
             float *of_unit = sums + done.unit % 2 * Shape::sums;
             const uint32_t chain = done.step % Order::chains;
-            float *to = of_unit + chain % gb_mma16_warps * Shape::Pairs * stride;
-            if (chain < gb_mma16_warps)
+            float *to = of_unit + chain % Shape::Warps * Shape::Pairs * stride;
+            if (chain < Shape::Warps)
                 gb_mma16_store<Shape, false>(sum, to, wide);
             else
                 gb_mma16_store<Shape, true>(sum, to, wide);
