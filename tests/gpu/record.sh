@@ -144,7 +144,7 @@ group_verify() {
         step import-$format "$program" import "$data" tiny-$format.h5 --format $format --capture "$data/capture.safetensors"
     done
     make_fixture qwen3-next.h5 --shape 512,10,2048,512 --tokens 32 --format nvfp4
-    step verify "$program" verify tiny-nvfp4.h5 qwen3-next.h5 --kernel 'cuda/*' --batch $batches --expect 260 \
+    step verify "$program" verify tiny-nvfp4.h5 qwen3-next.h5 --kernel 'cuda/*' --batch $batches --expect 310 \
         -o "$out/verify.json"
     step verify-bf16 "$program" verify tiny-bf16.h5 --kernel 'cuda/*' --batch $batches --expect 45 -o "$out/verify-bf16.json"
     for format in nvfp4 mxfp8; do
@@ -159,7 +159,7 @@ group_verify() {
     done
     make_fixture activations-qwen3-next.h5 --model qwen3-next-80b-a3b --tokens 32 --format nvfp4 --activations nvfp4 \
         --generated
-    step verify-activations "$program" verify activations-*.h5 --kernel 'cuda/*-layer' --batch 1,8,32 --expect 222 \
+    step verify-activations "$program" verify activations-*.h5 --kernel 'cuda/*-layer' --batch 1,8,32 --expect 249 \
         -o "$out/verify-activations.json"
 }
 
@@ -169,8 +169,9 @@ group_weighed() {
         for kind in gaussian edge; do
             make_fixture llama-4-$format-$kind.h5 --model llama-4-scout --format $format --data $kind --tokens 32 --generated
         done
-        step verify-weighed-input-$format "$program" verify llama-4-$format-*.h5 --kernel "cuda/$format-[lgdr]*" \
-            --kernel cuda/route --batch 1,2,3,8,32 --expect 60 -o "$out/verify-weighed-input-$format.json"
+        step verify-weighed-input-$format "$program" verify llama-4-$format-*.h5 --kernel "cuda/$format-[lgd]*" \
+            --kernel "cuda/$format-routed*" --kernel cuda/route --batch 1,2,3,8,32 --expect 60 \
+            -o "$out/verify-weighed-input-$format.json"
     done
 }
 
@@ -193,7 +194,7 @@ group_kernels() {
             done
         done
     done
-    step verify-kernels "$program" verify *.h5 --kernel 'cuda/*' --expect 316 -o verify.json
+    step verify-kernels "$program" verify *.h5 --kernel 'cuda/*' --expect 336 -o verify.json
     record h200-verify python3 "$here/tests/records.py" verify verify.json
     for format in nvfp4 mxfp8; do
         step import-study-$format "$program" import "$data" tiny-$format.h5 --format $format \
