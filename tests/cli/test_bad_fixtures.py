@@ -45,6 +45,16 @@ for name in (b"nope", b""):
 run("info", damage(stored, "other.h5", lambda f: set_attribute(f, "generator", b"another program")))
 wrong(stored, lambda f: set_attribute(f, "source", b"\xff\xfe"), "source: ", "UTF-8", rehash=False)
 
+# Whether there may be NaN is 0 or 1, in problems of every operator; 0 says what its absence does.
+quantiser, sent = path("quantiser.h5"), path("sent.h5")
+run("make", quantiser, "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "4,64")
+run("make", sent, "--operator", "dispatch", "--shape", "8,2,128", "--tokens", 4)
+for good in (stored, quantiser, sent):
+    for value in (2, -1):
+        wrong(good, lambda f: set_attribute(f, "nonfinite", value), "nonfinite: ", "out of range", rehash=False)
+    run("verify", damage(good, "finite.h5", lambda f: set_attribute(f, "nonfinite", 0), rehash=False))
+    wrong(good, lambda f: set_attribute(f, "nonfinite", 1), "input_sha256: ", rehash=False)
+
 
 # Ids are checked in time that does not grow with the square of their number.
 def many_ids(f):

@@ -70,6 +70,8 @@ with h5py.File(path("oss.h5")) as f:
         layer = f[f"layers/{n}"]
         for name, want in stored(oss, n).items():
             expect(layer[name].shape == want.shape and (layer[name][()] == want).all(), f"{name} of layer {n}")
+        for name, lies in (("gate_up/bias", "row-major; gate, then up"), ("down/bias", "row-major")):
+            expect(layer[name].attrs["layout"].decode() == lies, f"{name} of layer {n}: {layer[name].attrs['layout']}")
         ids, weights, y = moe(oss, n, widen(layer["x"][()]).astype(np.float64))
         expect((layer["routing/ids"][()] == ids).all(), f"ids of layer {n}")
         expect(np.allclose(layer["truth/routing_weights"], weights, rtol=1e-12, atol=0), f"routing weights of layer {n}")
