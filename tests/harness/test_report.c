@@ -6,6 +6,7 @@
  */
 #include "harness/report/bench_report.h"
 #include "harness/report/html.h"
+#include "harness/report/power_report.h"
 #include "harness/report/record.h"
 #include "harness/report/to_json.h"
 
@@ -246,12 +247,122 @@ static void records_are_told(void **state)
     expect_kept_explanations("test_report");
 }
 
+static void add_time(json_t *cases, const char *subject, const char *weights, double bytes, double us)
+{
+    json_t *one = json_pack("{s:{s:s}, s:{s:s}}", "subject", "name", subject, "fixture", "weights", weights);
+    if (us > 0.0)
+        json_object_set_new(one, "timing", json_pack("{s:f, s:{s:f}}", "bytes", bytes, "us", "median", us));
+    json_array_append_new(cases, one);
+}
+
+/* A line through the times of each subject on each format, from three amounts of bytes on: of 5 us and 0.1 GB/s, or
+ * with times a tenth beside it. */
+static void lines_of_growth(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"two", "three", "again", "beside"};
+    static const double bytes[] = {100, 100, 100, 300, 300, 700, 1500};
+    enum { TIMES = sizeof bytes / sizeof *bytes };
+    json_t *record = json_pack("{s:[]}", "cases"), *cases = json_object_get(record, "cases");
+    for (int i = 0; i < TIMES; i++) {
+        const double us = 5.0 + 0.01 * bytes[i];
+        if (i < 5)
+            add_time(cases, names[0], "nvfp4", bytes[i], us);
+        if (i > 3)
+            add_time(cases, names[1], "mxfp8", bytes[i], us);
+        if (i < 6)
+            add_time(cases, names[2], "nvfp4", bytes[i], us);
+        add_time(cases, names[2], "bf16", bytes[i], i == 1 ? 0.0 : 2.0 * us); /* one that failed has none */
+        add_time(cases, names[3], "nvfp4", bytes[i], i % 3 ? us : 1.1 * us);
+    }
+    bench_growth(record);
+    const json_t *growth = json_object_get(record, "growth");
+    static const struct {
+        int name;
+        const char *weights;
+        int times;
+        double fixed, rate;
+    } right[] = {
+        {2, "nvfp4", 6, 5.0, 0.1}, {2, "bf16", 6, 10.0, 0.05}, {3, "nvfp4", 7, NAN, NAN}, {1, "mxfp8", 3, 5.0, 0.1}};
+    assert_int_equal(json_array_size(growth), 4);
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *line = json_array_get(growth, i);
+        const double fixed = record_number(line, "fixed_us", NULL), rate = record_number(line, "gb_per_s", NULL);
+        double largest = 0.0;
+        assert_string_equal(record_text(line, "subject", NULL), names[right[i].name]);
+        assert_string_equal(record_text(line, "weights", NULL), right[i].weights);
+        assert_int_equal((int)record_number(line, "times", NULL), right[i].times);
+        if (!isnan(right[i].fixed))
+            assert_true(fabs(fixed - right[i].fixed) < 1e-9 && fabs(rate - right[i].rate) < 1e-12);
+        for (int n = 0; isnan(right[i].fixed) && n < TIMES; n++) {
+            const double us = (n % 3 ? 1.0 : 1.1) * (5.0 + 0.01 * bytes[n]);
+            largest = fmax(largest, fabs((fixed + 1e-3 * bytes[n] / rate) / us - 1.0));
+        }
+        assert_true(fabs(record_number(line, "largest_deviation", NULL) - largest) < 1e-9);
+    }
+    json_decref(record);
+}
+
+/* Of each part's list of bugs a table, which says what saw a bug, and whether less of it is wrong with silu open; a
+ * list that is empty has none, nor has what is called otherwise. */
+static void bugs_of_parts_are_told(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *caught, *open; /* open: NULL: not asked */
+        int tokens, rows;
+        const char *says;
+    } bugs[] = {{"two checks", "[\"ids\", \"weights\"]", NULL, 3, 0, "ids, weights"},
+                {"rows alone", "[\"ids\"]", NULL, 0, 1, "ids"},
+                {"no effect", "[]", NULL, 0, 0, "no effect on this fixture"},
+                {"no effect, open", "[]", "[]", 0, 0, "no effect on this fixture"},
+                {"unseen", "[]", NULL, 2, 1, "NOT CAUGHT"},
+                {"unseen, open", "[]", "[]", 2, 1, "NOT CAUGHT"},
+                {"seen", "[\"codes\"]", "[\"codes\"]", 2, 1, "codes"},
+                {"seen, but not open", "[\"codes\"]", "[]", 2, 1, "codes; admissible with --open-silu"}};
+    enum { BUGS = sizeof bugs / sizeof *bugs };
+    json_t *record = json_loads("{\"policies\": [{\"name\": \"default\"}], \"y_bugs\": [], \"x_bugs\": []}", 0, NULL);
+    for (int i = 0; i < BUGS; i++) {
+        json_t *one =
+            json_pack("{s:s, s:s, s:i, s:i, s:o}", "name", bugs[i].name, "modelled_on", "a model", "changed_tokens",
+                      bugs[i].tokens, "changed_rows", bugs[i].rows, "caught_by", json_loads(bugs[i].caught, 0, NULL));
+        if (bugs[i].open)
+            json_object_set_new(one, "caught_with_open_silu", json_loads(bugs[i].open, 0, NULL));
+        json_array_append_new(json_object_get(record, "x_bugs"), one);
+    }
+    static const char *const others[] = {"_bugs", "bugs", "z_bugs_of", "z_rugs", "injected_bugs"};
+    for (int i = 0; i < 5; i++)
+        json_object_set_new(record, others[i], json_loads("[{\"name\": \"other\", \"changed_tokens\": 9}]", 0, NULL));
+    for (int markdown = 0; markdown < 2; markdown++) {
+        FILE *stream = open_memstream(&text, &length);
+        assert_non_null(stream);
+        (markdown ? power_markdown : power_table)(stream, record);
+        assert_int_equal(fclose(stream), 0);
+        says(markdown
+                 ? "\n| injected bug of the x | modelled on | changed tokens | changed rows | caught by |\n"
+                   "|---|---|---|---|---|\n"
+                 : "\ninjected bug of the x                                          changed tokens   changed rows  "
+                   "caught by\n");
+        for (int i = 0; i < BUGS; i++) {
+            char line[256];
+            snprintf(line, sizeof line, markdown ? "\n| %s | a model | %d | %d | %s |\n" : "\n%-62s %14d %14d  %s\n",
+                     bugs[i].name, bugs[i].tokens, bugs[i].rows, bugs[i].says);
+            says(line);
+        }
+        const char *table = strstr(text, "injected bug of the ");
+        assert_null(strstr(table + 1, "injected bug of the "));
+        free(text);
+    }
+    json_decref(record);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(axes_have_round_ticks), cmocka_unit_test(points_lie_where_their_values_are),
         cmocka_unit_test(rows_have_intervals),   cmocka_unit_test(legends_name_series),
         cmocka_unit_test(times_are_told),        cmocka_unit_test(records_are_told),
+        cmocka_unit_test(lines_of_growth),       cmocka_unit_test(bugs_of_parts_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
