@@ -235,6 +235,36 @@ static void test_every_fault_changes_the_output(void **state)
     free(all);
 }
 
+/* An E8M0 scale read one too large is twice what it is, but for the largest number, above which there is none. */
+static void test_scales_of_another_bias(void **state)
+{
+    (void)state;
+    static const struct gb_shape shape = {1, 32, 32, 1, 1};
+    struct problem problem;
+    struct trace trace;
+    float output[32];
+    size_t i = 0;
+    problem_new(&problem, shape, GB_MXFP8, DATA_GAUSSIAN, 5);
+    const struct gb_weights *gate_up = &problem.arguments.gate_up, *down = &problem.arguments.down;
+    for (uint32_t r = 0; r < gate_up->rows; r++) /* of which the intermediate is small enough */
+        ((uint8_t *)(void *)gate_up->scales)[r] -= 50;
+    memset((void *)down->codes, 0x01, (size_t)down->rows * down->columns);
+    for (uint32_t r = 0; r < down->rows; r++)
+        ((uint8_t *)(void *)down->scales)[r] = r % 2 ? 0xFE : 0xFD;
+    assert_int_equal(
+        trace_new(gb_contract_of(&problem.arguments, GB_LAYER, GB_ORDER_FMA32), &problem.arguments, &trace, NULL),
+        GB_OK);
+    while (strcmp(fault_at(i)->name, "scale bias off by one in down"))
+        i++;
+    assert_int_equal(fault_run(fault_at(i), &trace, NULL, output, NULL), GB_OK);
+    for (uint32_t r = 0; r < shape.hidden; r++) {
+        assert_true(trace.output[r] != 0.0f && isfinite(trace.output[r]));
+        assert_same_float((r % 2 ? 1.0f : 2.0f) * trace.output[r], output[r], "output %u", r);
+    }
+    trace_free(&trace);
+    problem_free(&problem);
+}
+
 static void test_table(void **state)
 {
     (void)state;
@@ -879,6 +909,7 @@ int main(void)
         cmocka_unit_test(test_codes_make_the_output),
         cmocka_unit_test(test_every_fault_changes_the_output),
         cmocka_unit_test(test_table),
+        cmocka_unit_test(test_scales_of_another_bias),
         cmocka_unit_test(test_every_fault_of_a_router_changes_it),
         cmocka_unit_test(test_faults_of_operators_without_layers),
         cmocka_unit_test(test_bugs_of_every_recipe),
