@@ -4,6 +4,7 @@ import json
 import os
 
 import h5py
+import numpy as np
 
 from kept import expect_kept
 from program import ALL, expect, path, refused, run
@@ -32,6 +33,12 @@ for name, shape in (("nvfp4", "8,3,128,64"), ("bf16", "8,3,96,48"), ("mxfp8", "8
     expect(len(effective) >= 60, f"{name}: {len(effective)} faults")
     missed = {f["name"]: f["relative_l2"] for f in effective if not f["caught_by"]["default"]}
     expect(missed.keys() <= BENEATH and all(size < 2e-3 for size in missed.values()), f"{name}: {missed}")
+    # Of zeros every element is another one, and the error is as large as the output; one expert is a part of it.
+    zero, part = (next(f for f in effective if f["name"] == bug) for bug in ("output zero", "one expert dropped"))
+    with h5py.File(fixture) as file:
+        outputs = np.count_nonzero(file["layers/0/truth/quantised"])
+    expect((zero["changed"], zero["relative_l2"]) == (outputs, 1), f"{name}: {zero}, of {outputs}")
+    expect(0 < part["changed"] < outputs and 0 < part["relative_l2"] < 1, f"{name}: {part}, of {outputs}")
     # Given the intermediate, its codes show what is wrong before them, and down by itself what is wrong after.
     unseen = {f["name"] for f in effective if not f["caught_by_stages"]}
     expect(unseen <= {"subnormal E4M3 codes zero in down"}, f"{name}: {unseen}")
@@ -131,7 +138,12 @@ with open(path("power.md")) as stream:
     expect(stream.read().count("\n| ") > 90, "a row for each fault")
 refused("power", path("missing.h5"))
 refused("power", fixture, "--gate", "no-such-gate")
-refused("power", fixture, "-o", path("power.txt"))
+for report in path("power.txt"), "json", "md", "x", ".jsonx", "power-json", "power-md":
+    expect("extension" in refused("power", fixture, "-o", report, cwd=path("")), report)
+run("make", path("quantiser.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "4,64")
+for report in ".json", ".md":
+    run("power", path("quantiser.h5"), "-o", report, cwd=path(""))
+    expect(os.path.getsize(path(report)) > 0, report)
 refused("power", fixture, fixture)
 refused("power", fixture, "--gate", gate(max_abs=1e6), "-o", path("gate.json"))
 with open(path("gate.json")) as stream:
