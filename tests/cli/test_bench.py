@@ -271,6 +271,8 @@ def test_usage():
         ([file, "--samples", "0"], "--samples"),
         ([file, "--samples", "32"], "--samples"),
         *(([file, "--cache", bytes_], "--cache") for bytes_ in ("0", "1023", "x", "1M", "-4096", f"{(1 << 40) + 1}")),
+        *(([file, *(33 * [option, "x"])], f"at most 32 times {option}") for option in ("--kernel", "--shape", "--model", "--format")),
+        ([file, *(33 * ["-o", "x.json"])], "at most 32 times -o"),
         (["--model", "nothing"], "--model"),
         (["--shape", "8,9,96,48"], "top-k"),
         (2 * ["--shape", "8,3,96,50"], "multiples"),
@@ -287,8 +289,8 @@ def test_usage():
     expect("problem of quantise;" in refused("bench", path("quantiser.h5")), "a problem of a quantiser")
     run("make", path("sent.h5"), "--operator", "dispatch", "--shape", "8,2,128", "--tokens", 4)
     expect("the tokens of all ranks" in refused("bench", path("sent.h5"), "--batches", 4), "a batch of a problem over ranks")
-    record, _ = bench(file, "--kernel", "none/*", code=3)
-    expect(record["cases"][0]["verdict"] == "NOT_RUN", "a kernel that does not exist")
+    record, _ = bench(file, *(32 * ["--kernel", "none/*"]), code=3)
+    expect(record["cases"] and {case["verdict"] for case in record["cases"]} == {"NOT_RUN"}, "a kernel that does not exist")
 
 
 for test in test_record, test_cache, test_all_that_fit, test_wrong, test_slow, test_ranks, test_made, test_places, test_environment, test_preparing, test_usage:
