@@ -328,10 +328,14 @@ def check_lines():
     edited = Edited("fp8-128x128")
     for place in ((1, 0, 2), (0, 3, 0), (0, 7, 2), (0, 5, 0)):
         edited.delete(place, edited.codes)
+    edited.delete((0, 7, 2), edited.scales) # the worst of its line has the last of its experts
     edited.set((0, 0, 1), edited.codes, np.zeros_like)
     edited.set((1, 2, 0), edited.codes, np.zeros_like)
     edited.set((1, 2, 1), edited.codes, np.zeros_like)
-    text = inspect(edited.made.write("lines"), code=1)[1]
+    edited.made.tensors = dict(reversed(edited.made.tensors.items())) # down in front of gate
+    one, text = inspect(edited.made.write("lines"), code=1)
+    expect([(f["layer"], f["expert"], f["projection"]) for f in one["findings"] if f["defect"] == "dead-expert"] ==
+           [(0, 0, "up_proj"), (1, 2, "gate_proj"), (1, 2, "up_proj")], str(one["findings"]))
     lines = {(line[:24].strip(), line[25:30].strip(), line[32:42].strip(), line[44:53].strip(), line[55:60].strip())
              for line in text.splitlines()[3:]}
     expect(lines == {("missing-tensor", "1", "down", "0", "1"), ("missing-tensor", "0", "gate, down", "3..7", "3"),
@@ -449,7 +453,9 @@ def check_refused():
     line = refused("inspect", path("sound-modelopt-nvfp4"), "--original", path("narrow"))
     expect("intermediate 96, but layer" in line, line)
     sound_folder = path("sound-modelopt-nvfp4")
-    for arguments in (["--layers", "7"], ["--layers", "x"], ["--layers", "1-0"], ["-o", path("x.txt")],
+    inspect(sound_folder, "--layers", "0-99999")
+    for arguments in (["--layers", "7"], ["--layers", "x"], ["--layers", "1-0"], ["--layers", "1x"], ["--layers", "0-1x"],
+                      ["--layers", "0-"], ["--layers", "0-100000"], ["-o", path("x.txt")],
                       ["--original", path("nowhere")], ["--original", sound_folder], [sound_folder],
                       ["-o", os.path.join(sound_folder, "config.json")]):
         refused("inspect", sound_folder, *arguments)
