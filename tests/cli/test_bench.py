@@ -220,6 +220,11 @@ def test_made():
                "--kernel", "faults/one-element", code=1, env=environment)
     (kept,) = os.listdir(folder)
     expect(kept in done.stderr and os.listdir(os.path.join(folder, kept)), f"the problem is not kept: {done.stderr}")
+    # Without a seed it is make's without one.
+    (problem,) = os.listdir(os.path.join(folder, kept))
+    run("make", path("first.h5"), "--shape", "8,3,96,64", "--tokens", "2", "--generated")
+    with h5py.File(path("first.h5")) as f:
+        expect(f.attrs["input_sha256"].decode() in run("info", os.path.join(folder, kept, problem)).stdout, "another seed than make's")
 
 
 def test_places():
@@ -266,6 +271,10 @@ def test_usage():
         ([], "--shape"),
         ([file, "--shape", "8,3,96,48"], "--shape"),
         ([file, "--format", "nvfp4"], "--format"),
+        ([file, "--routing", "uniform"], "--routing"),
+        ([file, "--seed", "7"], "--seed"),
+        ([file, "--kernel", "none/*", *(17 * ["--subject", FAULTS])], "at most 16 times --subject"),
+        (["--shape", "8,3,96,48", "--batches", "65537"], "from 1 to 65536"),
         ([file, "--batches", "10"], "from 1 to 9"),
         ([file, "--batches", "4,2"], "ascending"),
         ([file, "--samples", "0"], "--samples"),

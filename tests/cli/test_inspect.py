@@ -328,7 +328,8 @@ def check_lines():
     edited = Edited("fp8-128x128")
     for place in ((1, 0, 2), (0, 3, 0), (0, 7, 2), (0, 5, 0)):
         edited.delete(place, edited.codes)
-    edited.delete((0, 7, 2), edited.scales) # the worst of its line has the last of its experts
+    for expert, factor in (4, 16), (9, 24): # the worst of its line is the last of its experts
+        edited.set((1, expert, 2), edited.scales, lambda s: s * np.float32(factor))
     edited.set((0, 0, 1), edited.codes, np.zeros_like)
     edited.set((1, 2, 0), edited.codes, np.zeros_like)
     edited.set((1, 2, 1), edited.codes, np.zeros_like)
@@ -339,7 +340,7 @@ def check_lines():
     lines = {(line[:24].strip(), line[25:30].strip(), line[32:42].strip(), line[44:53].strip(), line[55:60].strip())
              for line in text.splitlines()[3:]}
     expect(lines == {("missing-tensor", "1", "down", "0", "1"), ("missing-tensor", "0", "gate, down", "3..7", "3"),
-                     ("dead-expert", "0", "up", "0", "1"), ("dead-expert", "1", "gate, up", "2", "2")}, text)
+                     ("outlier-expert", "1", "down", "4..9", "2"), ("dead-expert", "0", "up", "0", "1"), ("dead-expert", "1", "gate, up", "2", "2")}, text)
 
 
 def check_sound():
@@ -459,6 +460,10 @@ def check_refused():
                       ["--original", path("nowhere")], ["--original", sound_folder], [sound_folder],
                       ["-o", os.path.join(sound_folder, "config.json")]):
         refused("inspect", sound_folder, *arguments)
+    shutil.copytree(CHECKPOINT, path("original"))
+    refused("inspect", sound_folder, "--original", path("original"), "-o", path("original/config.json"))
+    with open(path("original/config.json")) as stream:
+        expect("model_type" in json.load(stream), "an input is overwritten")
     os.makedirs(path("broken"))
     shutil.copy(os.path.join(CHECKPOINT, "config.json"), path("broken"))
     refused("inspect", path("broken"))
