@@ -39,13 +39,31 @@ def write(file, tensors):
             stream.write(np.ascontiguousarray(array).tobytes())
 
 
-def nearest(values, magnitudes):
-    """Codes without sign: round to nearest, ties to the even code, saturating."""
+@functools.lru_cache(maxsize=None)
+def codes_by_top(magnitudes):
+    """Codes without sign by a number's upper 16 bits, doubled, and one more where its lower 16 are not all zero: what lies
+    between such numbers is on one side of every middle, which has 8 significant bits at most."""
+    tops = np.arange(1 << 15, dtype=np.uint32) << 16
+    numbers = np.stack([tops, tops | 1], -1).ravel().view(np.float32)
+    with np.errstate(invalid="ignore"): # NaNs among them
+        return search(numbers, np.array(magnitudes, np.float32))
+
+
+def search(values, magnitudes):
     middles = (magnitudes[1:].astype(np.float64) + magnitudes[:-1]) / 2
     size = np.abs(values.astype(np.float64))
     code = np.searchsorted(middles, size)
     tie = (code < len(middles)) & (np.append(middles, np.inf)[code] == size)
     return (code + (tie & (code % 2 == 1))).astype(np.uint8)
+
+
+def nearest(values, magnitudes):
+    """Codes without sign: round to nearest, ties to the even code, saturating."""
+    values = np.asarray(values)
+    if values.dtype != np.float32:
+        return search(values, magnitudes)
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return codes_by_top(tuple(magnitudes.tolist()))[(bits >> 15 & 0xFFFE) | (bits & 0xFFFF != 0)]
 
 
 def e2m1(values):
