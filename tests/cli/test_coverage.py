@@ -43,7 +43,19 @@ def elements(codes, weights):
     if weights in ("nvfp4", "mxfp4"):
         codes = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], -1)
     bits = {"bf16": 16, "nvfp4": 4, "mxfp4": 4}.get(weights, 8)
-    return codes.astype(int), codes.astype(int) & (1 << bits - 1) - 1
+    return codes, codes & (1 << bits - 1) - 1
+
+
+def values_among(codes):
+    """How many codes there are among these."""
+    return np.count_nonzero(np.bincount(codes))
+
+
+def zeros_among_blocks(magnitude, down, across):
+    """Of [rows, columns], how many blocks of `down` rows and `across` columns, of which the last ones may be cut off, are zero."""
+    for axis, step in ((0, down), (1, across)):
+        magnitude = np.maximum.reduceat(magnitude, range(0, magnitude.shape[axis], step), axis=axis)
+    return np.sum(magnitude == 0)
 
 
 def counted_weights(layers, weights):
@@ -62,13 +74,10 @@ def counted_weights(layers, weights):
                 if weights in ("nvfp4", "mxfp4", "mxfp8"):
                     scales.append(layer[f"{dataset}/scales"][e, part].ravel())
                 if weights in BLOCK:
-                    down, across = BLOCK[weights]
-                    zero_blocks += sum(not magnitude[r:r + down, c:c + across].any()
-                                       for r in range(0, magnitude.shape[0], down)
-                                       for c in range(0, magnitude.shape[1], across))
+                    zero_blocks += zeros_among_blocks(magnitude, *BLOCK[weights])
         code, magnitude = (np.concatenate(part) for part in zip(*codes))
         largest = LARGEST[weights]
-        counts |= {f"{p}.codes": (len(np.unique(code[magnitude <= largest])), 2 * largest + 2),
+        counts |= {f"{p}.codes": (values_among(code[magnitude <= largest]), 2 * largest + 2),
                    f"{p}.subnormals": (np.sum((magnitude > 0) & (magnitude <= SUBNORMALS[weights])), None),
                    f"{p}.zeros": (np.sum(magnitude == 0), None),
                    f"{p}.negative_zeros": (np.sum((magnitude == 0) & (code > 0)), None)}
@@ -79,7 +88,7 @@ def counted_weights(layers, weights):
         if scales:
             scale = np.concatenate(scales)
             possible = 127 if weights == "nvfp4" else 255
-            counts[f"{p}.scales"] = (len(np.unique(scale[scale < possible])), possible)
+            counts[f"{p}.scales"] = (values_among(scale[scale < possible]), possible)
             if weights == "nvfp4":
                 counts |= {f"{p}.zero_scales": (np.sum(scale == 0), None),
                            f"{p}.subnormal_scales": (np.sum((scale > 0) & (scale < 8)), None)}
