@@ -8,6 +8,15 @@ float gb_bf16_decode(gb_bf16 code)
     return f32_from_bits((uint32_t)code.bits << 16);
 }
 
+void gb_bf16_decode_all(const void *codes, size_t count, float *values)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint16_t bits;
+        memcpy(&bits, (const char *)codes + sizeof bits * i, sizeof bits);
+        values[i] = f32_from_bits((uint32_t)bits << 16);
+    }
+}
+
 gb_bf16 gb_bf16_encode(float value)
 {
     uint32_t bits = f32_bits(value);

@@ -35,6 +35,8 @@ GB_API float gb_e4m3_decode(gb_e4m3 code);
 GB_API gb_e4m3 gb_e4m3_encode(float value);
 
 GB_API float gb_bf16_decode(gb_bf16 code);
+/* codes, values: [count]; codes may lie at any address. */
+GB_API void gb_bf16_decode_all(const void *codes, size_t count, float *values);
 /* Overflows to infinity; NaN keeps its sign and becomes quiet (0x7FC0 | sign). */
 GB_API gb_bf16 gb_bf16_encode(float value);
 

@@ -93,13 +93,14 @@ static size_t vector_bytes(enum gb_cpu_path path, enum gb_format weights, uint32
 /* One activation vector as reference/fma32_lanes.h says. x: [columns]; values: [teams, elements, team]. */
 static void lay_out(const gb_bf16 *x, uint32_t columns, uint32_t elements, uint32_t team, float *values)
 {
+    float chunk[2 * CHUNK_BYTES];
     for (size_t first = 0; first < columns; first += (size_t)team * elements, values += (size_t)team * elements)
         for (uint32_t position = 0; position < team; position++) {
-            uint32_t chunk = position % 4 * (team / 4) + position / 4;
-            for (uint32_t k = 0; k < elements; k++) {
-                size_t i = first + (size_t)chunk * elements + k;
-                values[k * team + position] = i < columns ? gb_bf16_decode(x[i]) : -0.0f;
-            }
+            size_t at = first + (size_t)(position % 4 * (team / 4) + position / 4) * elements;
+            uint32_t count = at >= columns ? 0 : columns - at < elements ? (uint32_t)(columns - at) : elements;
+            gb_bf16_decode_all(x + at, count, chunk);
+            for (uint32_t k = 0; k < elements; k++)
+                values[k * team + position] = k < count ? chunk[k] : -0.0f;
         }
 }
 
@@ -109,8 +110,7 @@ static void arrange(enum gb_cpu_path path, enum gb_format weights, const gb_bf16
     if (lanes[path].team)
         lay_out(x, columns, chunk_of(weights), lanes[path].team, to);
     else
-        for (uint32_t i = 0; i < columns; i++)
-            to[i] = gb_bf16_decode(x[i]);
+        gb_bf16_decode_all(x, columns, to);
 }
 
 static void plain_dots(const struct gb_product *product, struct gb_row *decoded, float *dots)

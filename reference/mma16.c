@@ -24,8 +24,7 @@ static void arrange(enum gb_cpu_path path, enum gb_format weights, const gb_bf16
 {
     float *to = values;
     (void)path;
-    for (uint32_t i = 0; i < columns; i++)
-        to[i] = gb_bf16_decode(x[i]);
+    gb_bf16_decode_all(x, columns, to);
     gb_mma16_arrange(weights, columns, to, to);
 }
 

@@ -21,6 +21,27 @@ static void decode_every_code(void **state)
     }
 }
 
+/* Of any count, at any address, and no more than that. */
+static void decode_all_of_a_row(void **state)
+{
+    enum { COUNT = 65536 };
+    char *bytes = malloc(1 + COUNT * sizeof(gb_bf16));
+    float *values = malloc((COUNT + 1) * sizeof *values);
+    (void)state;
+    assert_true(bytes && values);
+    for (uint32_t i = 0; i < COUNT; i++)
+        memcpy(bytes + 1 + 2 * i, &(gb_bf16){(uint16_t)(i * 40503u)}, sizeof(gb_bf16));
+    for (uint32_t count = 0; count <= COUNT; count = count < 70 ? count + 1 : count + (COUNT - 70) / 2) {
+        values[count] = 0.3f;
+        gb_bf16_decode_all(bytes + 1, count, values);
+        assert_true(values[count] == 0.3f);
+        for (uint32_t i = 0; i < count; i++)
+            assert_int_equal(float_bits(values[i]), (i * 40503u & 0xFFFF) << 16);
+    }
+    free(bytes);
+    free(values);
+}
+
 /* Half-way between two codes, and one binary32 ulp to either side; the last tie is the one with infinity. */
 static void encode_every_tie(void **state)
 {
@@ -57,9 +78,8 @@ static void encode_strided_floats(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decode_every_code),
-        cmocka_unit_test(encode_every_tie),
-        cmocka_unit_test(encode_specials),
+        cmocka_unit_test(decode_every_code),     cmocka_unit_test(decode_all_of_a_row),
+        cmocka_unit_test(encode_every_tie),      cmocka_unit_test(encode_specials),
         cmocka_unit_test(encode_strided_floats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
