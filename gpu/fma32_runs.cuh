@@ -61,16 +61,54 @@ __device__ __forceinline__ uint4 gb_load_x(const uint16_t *from)
     return words;
 }
 
-static __device__ const uint4 gb_fma32_no_x[2] = {}; /* a run's x of lanes that multiply another chunk */
-
 /* Both halves of words, bf16, added and rounded. */
-__device__ __forceinline__ uint32_t gb_add_bf16x2(uint32_t a, uint32_t b)
+__host__ __device__ __forceinline__ uint32_t gb_add_bf16x2(uint32_t a, uint32_t b)
 {
     uint32_t sum = 0;
 #if __CUDA_ARCH__ >= 900
     asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+#elif !defined(__CUDA_ARCH__) /* binary32 has as many bits as it takes for both roundings to come to one */
+    sum = gb_bf16_round(gb_bf16_low(a) + gb_bf16_low(b)) | (uint32_t)gb_bf16_round(gb_bf16_high(a) + gb_bf16_high(b))
+                                                               << 16;
 #endif
     return sum;
+}
+
+static __device__ const uint4 gb_fma32_no_x[2] = {}; /* a run's x of lanes that multiply another chunk */
+
+/* Of activations: the sum of |x|, and the smallest |x| that is not zero, as signed halves of less 1 modulo 2^16, in
+ * which zero is the largest. */
+struct gb_fma32_extent {
+    float sum;
+    uint32_t least;
+};
+
+/* Of eight. Two roundings to bf16 leave at least (256/257)^2 of the sum. */
+__host__ __device__ __forceinline__ gb_fma32_extent gb_fma32_extent_of(const uint4 &words)
+{
+    const uint32_t magnitudes = 0x7FFF7FFFu;
+    const uint32_t x[4] = {words.x & magnitudes, words.y & magnitudes, words.z & magnitudes, words.w & magnitudes};
+    const uint32_t sums = gb_add_bf16x2(gb_add_bf16x2(x[0], x[1]), gb_add_bf16x2(x[2], x[3]));
+    const uint32_t least = __vimin3_s16x2(x[0] + magnitudes, x[1] + magnitudes, x[2] + magnitudes);
+    return {gb_bf16_low(sums) + gb_bf16_high(sums), __vimin3_s16x2(least, x[3] + magnitudes, x[3] + magnitudes)};
+}
+
+__host__ __device__ __forceinline__ gb_fma32_extent gb_fma32_extent_of_both(const gb_fma32_extent &a,
+                                                                            const gb_fma32_extent &b)
+{
+    return {a.sum + b.sum, __vimin3_s16x2(a.least, b.least, b.least)};
+}
+
+/* Whether an instruction may have a run of this extent. u is half a unit in the last place of the smallest x, 2^-8 of
+ * its power of two, and 6 / (256/257)^2 < 6.05. A smallest one below 2^-90 is left to the text, with its subnormal
+ * products. */
+__host__ __device__ __forceinline__ bool gb_fma32_exact(const gb_fma32_extent &run)
+{
+    const uint32_t turned = gb_rotate_left(run.least, 16);
+    const uint32_t least = (__vimin3_s16x2(run.least, turned, turned) - 0x7FFFu) & 0xFFFFu; /* 0: all are zero */
+    const float power = gb_bf16_low(least & 0x7F80u);
+    const bool ordinary = power >= 0x1p-90f || least == 0;
+    return run.sum * (6.05f * 0x1p-16f) <= power && run.sum < gb_fma32_x_limit && ordinary;
 }
 
 /* The x of a group of two tokens. Lane l stands for token l / 16: it has the b operands of chunk l % 4, if that is its
@@ -103,28 +141,10 @@ struct gb_fma32_activations {
     {
         const uint32_t column = step * 128 + threadIdx.x % 16 * 8;
         const uint4 words = row && column < columns ? gb_load_x(row + column) : make_uint4(0, 0, 0, 0);
-        uint32_t magnitude[4], above[4];
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-            magnitude[i] = gb_word_of4(words, i) & 0x7FFF7FFFu;
-            above[i] = magnitude[i] + 0x7FFF7FFFu; /* in signed halves, the least: zero has become the largest */
-        }
-        const uint32_t sums =
-            gb_add_bf16x2(gb_add_bf16x2(magnitude[0], magnitude[1]), gb_add_bf16x2(magnitude[2], magnitude[3]));
-        float sum = __fadd_rn(gb_bf16_low(sums), gb_bf16_high(sums));
-        uint32_t least = __vimin3_s16x2(__vimin3_s16x2(above[0], above[1], above[2]), above[3], above[3]);
-        sum = __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, 1));
-        const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, least, 1);
-        least = __vimin3_s16x2(least, other, other);
-        const uint32_t turned = __funnelshift_l(least, least, 16);
-        least = __vimin3_s16x2(least, turned, turned) - 0x7FFFu & 0xFFFFu; /* the smallest that is not zero, or 0 */
-        /* u: half a unit in the last place of the smallest, 2^-8 of its power of two. Two roundings to bf16 leave at
-         * least (256/257)^2 of the sum: 6 / 0.99223 < 6.05. A smallest one below 2^-90 is left to the text, with its
-         * subnormal products. */
-        const float power = __uint_as_float((least & 0x7F80u) << 16);
-        const bool ordinary = power >= 0x1p-90f || least == 0;
-        const bool exact = __fmul_rn(sum, 6.05f * 0x1p-16f) <= power && sum < gb_fma32_x_limit && ordinary;
-        return __ballot_sync(0xFFFFFFFFu, !exact);
+        const gb_fma32_extent own = gb_fma32_extent_of(words);
+        const gb_fma32_extent other = {__shfl_xor_sync(0xFFFFFFFFu, own.sum, 1),
+                                       __shfl_xor_sync(0xFFFFFFFFu, own.least, 1)};
+        return __ballot_sync(0xFFFFFFFFu, !gb_fma32_exact(gb_fma32_extent_of_both(own, other)));
     }
 };
 
