@@ -177,6 +177,12 @@ static bool has_ended(const struct child *child, int *status, bool *stopped)
     return WIFEXITED(*status) || WIFSIGNALED(*status);
 }
 
+bool child_has_ended(const struct child *child)
+{
+    siginfo_t about = {0};
+    return waitid(P_PID, (id_t)child->process, &about, WEXITED | WNOHANG | WNOWAIT) != 0 || about.si_pid != 0;
+}
+
 enum child_end child_wait(struct child *child, unsigned timeout_s, int *status)
 {
     enum { SHORTEST_PAUSE_NS = 100 * 1000, LONGEST_PAUSE_NS = 5 * 1000 * 1000, GUARD_S = 10 };

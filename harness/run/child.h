@@ -38,6 +38,8 @@ int child_start_guarded(char *const *argv, char *const *environment, int output,
  * is a fork of it, which shows the same command line. */
 int guard_main(int argc, char **argv);
 
+/* Whether the child has ended, which still is to be waited for. */
+bool child_has_ended(const struct child *child);
 enum child_end { CHILD_ENDED, CHILD_TIMED_OUT };
 /* Waits up to timeout_s seconds, then ends the child and everything it started. *status: as of waitpid. */
 enum child_end child_wait(struct child *child, unsigned timeout_s, int *status);

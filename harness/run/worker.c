@@ -303,6 +303,11 @@ struct worker_process *worker_start(const struct worker_request *request, const 
     return NULL;
 }
 
+bool worker_has_ended(const struct worker_process *p)
+{
+    return child_has_ended(&p->child);
+}
+
 bool worker_finish(struct worker_process *p, const struct worker_request *request, unsigned timeout_s,
                    const struct gb_fixture *fixture, struct worker_result *result)
 {

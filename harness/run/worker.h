@@ -51,10 +51,11 @@ void worker_run(const struct worker_request *request, const struct gb_fixture *f
 void worker_result_free(struct worker_result *result);
 
 /* The two halves of running one worker; finish waits up to timeout_s, and returns whether it ended by itself. fixture:
- * whose outputs it leaves. */
+ * whose outputs it leaves. has_ended: finish will not wait. */
 struct worker_process;
 struct worker_process *worker_start(const struct worker_request *request, const struct gb_fixture *fixture,
                                     struct worker_result *result);
+bool worker_has_ended(const struct worker_process *process);
 bool worker_finish(struct worker_process *process, const struct worker_request *request, unsigned timeout_s,
                    const struct gb_fixture *fixture, struct worker_result *result);
 

@@ -3,9 +3,11 @@
  * together. */
 #include <errno.h>
 #include <ftw.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "harness/run/child.h"
 #include "harness/run/clock.h"
@@ -113,7 +115,33 @@ static void judge_all(const struct one *ranks, const struct gb_fixture *f, const
     }
 }
 
-/* Starts them, and waits for each as long as is left for all. */
+/* Finishes each as it ends by itself, or when the time is over, which is soon once one has failed: the others may wait
+ * for it. */
+static void finish_all(struct one *ranks, uint32_t count, double until)
+{
+    enum { PAUSE_NS = 1000 * 1000, AFTER_A_FAILURE_S = 2 };
+    for (uint32_t left = count; left;) {
+        left = 0;
+        bool over = clock_seconds() >= until;
+        for (uint32_t r = 0; r < count; r++) {
+            struct one *o = &ranks[r];
+            if (!o->process)
+                continue;
+            if (!over && !worker_has_ended(o->process)) {
+                left++;
+                continue;
+            }
+            o->timed_out = !worker_finish(o->process, &o->request, 0, &o->part.fixture, &o->result);
+            o->process = NULL;
+            if (o->result.verdict != VERDICT_PASS)
+                until = fmin(until, clock_seconds() + AFTER_A_FAILURE_S);
+        }
+        if (left)
+            nanosleep(&(struct timespec){0, PAUSE_NS}, NULL);
+    }
+}
+
+/* Starts them, and waits for all. */
 static void run_all(struct one *ranks, const struct worker_request *request, const struct gb_fixture *f,
                     const char *folder)
 {
@@ -135,14 +163,7 @@ static void run_all(struct one *ranks, const struct worker_request *request, con
             snprintf(o->result.reason, sizeof o->result.reason, "%s", error.message);
         all = o->process;
     }
-    for (uint32_t r = 0; r < count; r++) {
-        struct one *o = &ranks[r];
-        double left = all ? request->timeout_s - (clock_seconds() - began) : 0.0;
-        if (!o->process)
-            continue;
-        o->timed_out =
-            !worker_finish(o->process, &o->request, left > 0.0 ? (unsigned)left : 0, &o->part.fixture, &o->result);
-    }
+    finish_all(ranks, count, all ? began + request->timeout_s : began);
 }
 
 /* A folder in which the processes of a kernel find each other: in TMPDIR, or where that is gone in /tmp. */
