@@ -139,7 +139,9 @@ template <uint32_t Warps> __device__ __forceinline__ uint32_t gb_mma16_next_chai
     static_assert(Warps == 4 || Warps == 2, "fewer warps would add in another order");
     if (chain < Warps && chain + 4 < none)
         return chain + 4;
-    return Warps == 2 && chain < 2 ? chain + 2 : Warps == 2 && chain >= 4 ? chain - 2 : none;
+    if (Warps == 4)
+        return none;
+    return chain < 2 ? chain + 2 : chain >= 4 ? chain - 2 : none;
 }
 
 /* To the warp's next step, and what ends before it. The group of the next unit is `further` groups further on. */

@@ -3,9 +3,14 @@
 #include "quant/bits.h"
 #include "quant/quant.h"
 
+static float value_of(uint16_t bits)
+{
+    return f32_from_bits((uint32_t)bits << 16);
+}
+
 float gb_bf16_decode(gb_bf16 code)
 {
-    return f32_from_bits((uint32_t)code.bits << 16);
+    return value_of(code.bits);
 }
 
 void gb_bf16_decode_all(const void *codes, size_t count, float *values)
@@ -13,7 +18,7 @@ void gb_bf16_decode_all(const void *codes, size_t count, float *values)
     for (size_t i = 0; i < count; i++) {
         uint16_t bits;
         memcpy(&bits, (const char *)codes + sizeof bits * i, sizeof bits);
-        values[i] = f32_from_bits((uint32_t)bits << 16);
+        values[i] = value_of(bits);
     }
 }
 

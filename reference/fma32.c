@@ -97,7 +97,8 @@ static void lay_out(const gb_bf16 *x, uint32_t columns, uint32_t elements, uint3
     for (size_t first = 0; first < columns; first += (size_t)team * elements, values += (size_t)team * elements)
         for (uint32_t position = 0; position < team; position++) {
             size_t at = first + (size_t)(position % 4 * (team / 4) + position / 4) * elements;
-            uint32_t count = at >= columns ? 0 : columns - at < elements ? (uint32_t)(columns - at) : elements;
+            at = at < columns ? at : columns;
+            uint32_t count = columns - at < elements ? (uint32_t)(columns - at) : elements;
             gb_bf16_decode_all(x + at, count, chunk);
             for (uint32_t k = 0; k < elements; k++)
                 values[k * team + position] = k < count ? chunk[k] : -0.0f;
