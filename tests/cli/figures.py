@@ -108,6 +108,9 @@ def mma16():
                       *(Quotient(us(b, k) / us(b, "repacked")) for k in ("eight stages", "warp decode") for b in (1, 32, 256)),
                       Quotient(us(1, "warp decode by table") / us(1, "warp decode")),
                       *(us(b, "repacked", "routed-layer") - us(b, "repacked") for b in (1, 32)))
+    bench = {(one["kernel"], one["batch"]): one["ceiling_share"] for one in record("h200-bench-qwen3-next")["timed"]}
+    wrong += sentence("gpu.md", "by `gaugeblock bench` {} at batch 8 and {} at batch 32",
+                      *(bench["cuda/nvfp4-repacked-layer", batch] for batch in (8, 32)))
     every = [b[layout]["layer"][1] for shape in (m8, n4, ("mxfp4", "qwen3-next")) for batch, b in of[shape].items()
              if batch <= 64 for layout in ("repacked", "canonical")]
     wrong += sentence("results/README.md", "layers of mma16-sm90 {} to {} times the read", min(every), max(every))

@@ -171,6 +171,7 @@ OUTCOMES = {
                                     f"NVFP4 {span(shares(r, 'nvfp4', (8, 32, 64)))}"],
     "h200-bench-qwen3-next": lambda r: [f"MXFP8 {shares(r, 'mxfp8-mma16-repacked-layer', [32])[0]:.2f}",
                                         f"NVFP4 {shares(r, 'nvfp4-mma16-repacked-layer', [32])[0]:.2f}",
+                                        f"fma32 {shares(r, 'nvfp4-repacked-layer', [32])[0]:.2f}",
                                         f"naive kernel {span(shares(r, 'naive', [32]))}"],
     "h200-bench-triton": lambda r: [f"{name.upper()} {speeds(r, name)[0]:.2f} to {speeds(r, name)[-1]:.2f}"
                                     for name in ("mxfp8", "nvfp4")],

@@ -69,7 +69,7 @@ run("study", "drift", "--shape", "8,2,256,128", "--layers", "26", "--tokens", "4
 run("verify", small(), "-o", path("record.json"))
 with open(path("strange.json"), "w") as stream:
     json.dump({"schema": "gaugeblock<b>&", "verdict": "PASS", "t": "a\x01b\nc\td", "a": {"list": [{"k": "<i>", "n": 1.5}, {"m": {"x": None}}]}}, stream)
-bench = os.path.join(SOURCE, "docs/results/2026-11-27-h200-bench-silu-mul-quantise.json")
+bench = os.path.join(SOURCE, "docs/results/2026-11-28-h200-bench-silu-mul-quantise.json")
 ranks, = glob.glob(os.path.join(SOURCE, "docs/results/*-accuracy-ranks.json"))
 page = path("report.html")
 run("report", path("drift.h5"), path("deep.h5"), path("record.json"), bench, ranks, path("strange.json"), "-o", page,
