@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trained model: import, truth against the capture's own, verify. Nothing outside the clone is read."""
+import json
 import os
+import struct
 
 import h5py
 import numpy as np
 
-from program import CAPTURE, CHECKPOINT, SOURCE, expect, folder, path, record, run
+from program import CAPTURE, CHECKPOINT, SOURCE, expect, folder, path, run
 
 
 def safetensors(file):
-    import json
-    import struct
     types = {"F64": np.float64, "F32": np.float32, "I32": np.int32, "BF16": np.uint16}
     with open(file, "rb") as stream:
         length, = struct.unpack("<Q", stream.read(8))
@@ -42,9 +42,12 @@ with h5py.File(path("bf16.h5")) as f:
         x = r / np.sqrt((r * r).mean(axis=1, keepdims=True) + f.attrs["rms_norm_epsilon"]) * layer["norm/weight"][:]
         expect((to_bf16(x) == layer["x"][:]).all(), f"layer {name}: RMSNorm of the residual is not the input")
 
-run("import", CHECKPOINT, path("nvfp4.h5"), "--format", "nvfp4", "--capture", CAPTURE)
-for weights in ("bf16", "nvfp4"):
-    one = record(path(f"{weights}.h5"))
+os.mkdir(path("build"))
+run("import", CHECKPOINT, path("build/demo.h5"), "--format", "nvfp4", "--capture", CAPTURE)
+for weights, file in (("bf16", "bf16.h5"), ("nvfp4", "build/demo.h5")):
+    printed = run("verify", file, "-o", "record.json", cwd=folder.name).stdout
+    with open(path("record.json")) as stream:
+        one = json.load(stream)
     case, = one["cases"]
     expect(one["exit_code"] == 0 and case["verdict"] == "PASS" and case["batch"] == 64, "the demo must pass")
     expect(len(case["metrics"]["drift"]) == 2, "drift by layer is missing")
@@ -54,9 +57,6 @@ for weights in ("bf16", "nvfp4"):
     expect((overall["original"]["cosine_min"] < 0.999) == (weights == "nvfp4"), "NVFP4 loses, bf16 does not")
 
 # README shows what the demo prints.
-os.mkdir(path("build"))
-os.rename(path("nvfp4.h5"), path("build/demo.h5"))
-printed = run("verify", "build/demo.h5", cwd=folder.name).stdout
 with open(os.path.join(SOURCE, "README.md")) as stream:
     readme = stream.read()
 block = "".join(f"    {line}".rstrip(" ") + "\n" if line else "\n" for line in printed.splitlines())

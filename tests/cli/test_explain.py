@@ -9,7 +9,7 @@ from kept import expect_kept
 from program import FAULTS, expect, path, record, refused, run
 
 fixture = path("explain.h5")
-run("make", fixture, "--shape", "8,3,128,64", "--tokens", "16")
+run("make", fixture, "--shape", "8,3,128,64", "--tokens", "8")
 with h5py.File(fixture) as file:
     truth = file["layers/0/truth/quantised"][...]
     ids = file["layers/0/routing/ids"][...]

@@ -16,6 +16,8 @@ from published import EXPERTS, Published, bf16, trained
 ROUTER = "model.layers.{}.mlp.gate.weight"
 BIAS = "model.layers.{}.mlp.gate.e_score_correction_bias"
 
+TOKENS = 32 if ALL else 8 # of a model whose routing is compared
+
 
 def refused(folder, *words, options=()):
     """Exit 2, one line with every word, and no file."""
@@ -95,7 +97,7 @@ for model, router, groups, kept, scale in (
         ("kimi_k2", "moonshotai.kimi-k2/1", 1, 1, 2.827),
         ("deepseek_v3", "transformers.deepseek-v3/2;groups=1;kept=1;scale=2.446", 1, 1, 2.446)):
     checkpoint = deepseek(model_type=model, n_group=groups, topk_group=kept, routed_scaling_factor=scale)
-    done = run("import", checkpoint.write(model), path("deep.h5"), "--tokens", 32)
+    done = run("import", checkpoint.write(model), path("deep.h5"), "--tokens", TOKENS)
     expect("left out: layers 0 (no experts)" in done.stdout and "shared experts of layers 1-2" in done.stdout,
            done.stdout)
     with h5py.File(path("deep.h5")) as f:
@@ -114,7 +116,7 @@ for model, router, groups, kept, scale in (
             name = f"model.layers.{n + 1}.mlp.experts.5.up_proj.weight"
             expect((layer["gate_up/codes"][5, 192:] == checkpoint.tensors[name][1]).all(), f"{model}: codes")
     if ALL or model == "kimi_k2":
-        run("verify", path("deep.h5"))
+        run("verify", path("deep.h5"), *([] if ALL else ["--batch", 1]))
 
 # DeepSeek-V2: softmax, groups by their largest score; "greedy" has no groups, whatever else is said.
 def deepseek_v2(**changes):
@@ -126,18 +128,18 @@ def deepseek_v2(**changes):
 for method, kept, router in (("group_limited_greedy", 2, "transformers.deepseek-v2/1;groups=4;kept=2"),
                              ("greedy", 4, "transformers.deepseek-v2/1;groups=1;kept=1"),
                              (None, 4, "transformers.deepseek-v2/1;groups=1;kept=1")):
-    run("import", deepseek_v2(topk_method=method), path("deep.h5"), "--layers", 1, "--tokens", 32)
+    run("import", deepseek_v2(topk_method=method), path("deep.h5"), "--layers", 1, "--tokens", TOKENS)
     with h5py.File(path("deep.h5")) as f:
         expect(f.attrs["router"].decode() == router, f"{method}: {f.attrs['router']}")
         layer = f["layers/0"]
         score = np.exp(widen(layer["x"][()]) @ widen(layer["router/weight"][()]).T)
         score /= score.sum(axis=1, keepdims=True)
-        grouped = score.reshape(32, 4, -1)
+        grouped = score.reshape(TOKENS, 4, -1)
         best = np.argsort(-grouped.max(axis=2), axis=1)[:, :kept]
         masked = np.full_like(grouped, -1.0)
         np.put_along_axis(masked, best[..., None], np.take_along_axis(grouped, best[..., None], 1), 1)
         ids = layer["routing/ids"][()]
-        expect((np.sort(ids, axis=1) == np.sort(np.argsort(-masked.reshape(32, -1), axis=1)[:, :4], axis=1)).all(), method)
+        expect((np.sort(ids, axis=1) == np.sort(np.argsort(-masked.reshape(TOKENS, -1), axis=1)[:, :4], axis=1)).all(), method)
         expect(np.allclose(layer["truth/routing_weights"][()], 16 * np.take_along_axis(score, ids, 1), rtol=1e-6), method)
 for change, words in (({"norm_topk_prob": True}, ["norm_topk_prob", "is true"]), ({"scoring_func": "sigmoid"}, ["scoring_func", "'sigmoid'"]),
                       ({"topk_method": "noaux_tc"}, ["topk_method", "'noaux_tc'"])):
@@ -146,7 +148,7 @@ for change, words in (({"norm_topk_prob": True}, ["norm_topk_prob", "is true"]),
 # Llama 4: the routing weight multiplies what the expert reads, so that there is no stream of the stack.
 llama4 = Values(model_type="llama4_text", num_experts_per_tok=1, intermediate_size=192).renamed(
     (".mlp.gate.weight", ".feed_forward.router.weight"), (".mlp.experts.", ".feed_forward.experts."))
-run("import", llama4.write("llama4"), path("deep.h5"), "--tokens", 32)
+run("import", llama4.write("llama4"), path("deep.h5"), "--tokens", TOKENS)
 with h5py.File(path("deep.h5")) as f:
     expect(f.attrs["router"].decode() == "transformers.llama4/1" and f.attrs["weighed_input"] == 1 and "stack" not in f,
            dict(f.attrs))
@@ -309,14 +311,16 @@ OUTPUT, IDS = "layer1.output_f64", "layer1.router_ids_i64"
 for name in ("layer0.output_f64", OUTPUT): # within the limit of 2^-7, and the farther layer is told
     done = run("import", path("known"), path("own.h5"), *captured(put(name, lambda d, a: [d, a * 1.0077])))
     expect("outputs within 7.6e-03 (relative L2)" in done.stdout, done.stdout)
-for change, words in ((put(OUTPUT, lambda d, a: [d, a * 1.01]), ["layer 1", "output differs", "relative L2"]),
-                      (put(OUTPUT, lambda d, a: [d, a * np.nan]), ["layer1.output_f64", "element 0 is nan"]),
-                      (put(OUTPUT, lambda d, a: [d, a * 0 + 1e39]), ["layer1.output_f64", "element 0 is 1e+39"]),
-                      (put(IDS, lambda d, a: [d, (a + 1) % 16]), ["layer 1", "other experts", "for 8 of 8 tokens, the first one token 0 "]),
-                      (put(IDS, lambda d, a: [d, np.where(np.isin(np.arange(8)[:, None], (3, 5)), (a + 1) % 16, a)]),
-                       ["layer 1", "for 2 of 8 tokens, the first one token 3 "])):
+for n, (change, words) in enumerate((
+        (put(OUTPUT, lambda d, a: [d, a * 1.01]), ["layer 1", "output differs", "relative L2"]),
+        (put(OUTPUT, lambda d, a: [d, a * np.nan]), ["layer1.output_f64", "element 0 is nan"]),
+        (put(OUTPUT, lambda d, a: [d, a * 0 + 1e39]), ["layer1.output_f64", "element 0 is 1e+39"]),
+        (put(IDS, lambda d, a: [d, (a + 1) % 16]), ["layer 1", "other experts", "for 8 of 8 tokens, the first one token 0 "]),
+        (put(IDS, lambda d, a: [d, np.where(np.isin(np.arange(8)[:, None], (3, 5)), (a + 1) % 16, a)]),
+         ["layer 1", "for 2 of 8 tokens, the first one token 3 "]))):
     refused(path("known"), *words, options=captured(change))
-    run("import", path("known"), path("own.h5"), "--trust", *captured(change))
+    if ALL or n in (0, 1, 3): # an output, NaN, experts
+        run("import", path("known"), path("own.h5"), "--trust", *captured(change))
 for change, words in ((put(OUTPUT, lambda d, a: [d, a[:, 1:]]), [OUTPUT, "[8, 384]"]),
                       (put(OUTPUT, lambda d, a: ["BF16", bf16(a)]), [OUTPUT, "F64 or F32"]),
                       (put(IDS, lambda d, a: [d, a + 13]), [IDS, "no expert of 16"]),

@@ -6,8 +6,8 @@ With `all` every one on a layer of the trained model, too, where a fault takes s
 from kept import expect_kept
 from program import ALL, CAPTURE, CHECKPOINT, FAULTS, expect, path, record, run
 
-run("import", CHECKPOINT, path("tiny.h5"), "--capture", CAPTURE, "--layers", "0", "--tokens", "6")
-run("make", path("small.h5"), "--shape", "8,3,128,64", "--tokens", "6", "--stored")
+run("import", CHECKPOINT, path("tiny.h5"), "--capture", CAPTURE, "--layers", "0", "--tokens", 6 if ALL else 2)
+run("make", path("small.h5"), "--shape", "8,3,64,32", "--tokens", "6", "--stored")
 tiny, small = path("tiny.h5"), path("small.h5")
 
 WRONG = ["nibble-order", "scale-index", "gate-up-swapped", "expert-dropped", "routing-weight-missing",

@@ -116,7 +116,7 @@ with h5py.File(path("old.h5"), "w") as f:
 with open(path("old.h5"), "rb") as stream:
     old = stream.read()
 codes = set()
-for _ in range(60 if ALL else 20):
+for _ in range(60 if ALL else 10):
     wrong = bytearray(old)
     wrong[generator.randrange(1200)] ^= 1 << generator.randrange(8)
     done = subprocess.run([PROGRAM, "verify", path("tiny.h5"), "--outputs", write("bad.h5", wrong)], capture_output=True,

@@ -112,7 +112,7 @@ PARTS = {
             "--scales a --outputs b --outputs c", "--open-silu", "--accumulator-bits 7 --outputs a", "--accumulator-bits 54 --outputs a")),
         *(f"bench {more}" for more in ("", "s.h5 --routing half", "s.h5 --seed 2", "s.h5" + 33 * " --kernel a", "s.h5" + 17 * " --subject a", "s.h5 --batches 65537",
                                        "s.h5 --batches 0", "--model none", "--shape 8,2,64,48 --routing none", "--shape 8,2,64,48 --seed none", "missing.h5")),
-        "bench q.h5", "bench s.h5 --batches 2 --subject ./faults.so --kernel faults/nan-output", "report s.h5 -o page.html", "diff s.h5 q.h5", "identify s.h5 q.h5"]),
+        "bench q.h5", "bench s.h5 --batches 2 --cache 65536 --subject ./faults.so --kernel faults/nan-output", "report s.h5 -o page.html", "diff s.h5 q.h5", "identify s.h5 q.h5"]),
     "study": ([f"make s.h5 {SMALL}", "make g.h5 --shape 6,2,64,48 --tokens 5 --layers 4",
                f"import '{QUOTED}' t.h5 --format nvfp4 --capture {ACTIVATIONS} --tokens 12"], [
         "study drift t.h5 -o d.h5 --csv d.csv --table d.md", "study drift g.h5 --paths bf16.fma32,nvfp4.fma32 --table g.md",

@@ -26,10 +26,11 @@ FIXTURES = [SENT, make("sent8.h5", "dispatch", "--recipe", "fp8g128.deepseek/1",
 LAYERS = ((), ("--format", "fp8", "--activations", "fp8")) + ALL * (
     ("--format", "mxfp4", "--routing", "holes"), ("--format", "nvfp4", "--activations", "nvfp4", "--generated"),
     ("--format", "bf16", "--data", "edge"))
+TOKENS = 5 if ALL else 2
 for number, words in enumerate(LAYERS): # of fewer experts and tokens than some numbers of processes
-    run("make", path(f"layer{number}.h5"), "--shape", "7,2,256,128", "--tokens", 5, "--layers", 2, *words)
+    run("make", path(f"layer{number}.h5"), "--shape", "7,2,256,128", "--tokens", TOKENS, "--layers", 2, *words)
     FIXTURES.append(path(f"layer{number}.h5"))
-run("import", Published("gpt-oss-mxfp4").write("oss"), path("oss.h5"), "--tokens", 5) # experts with biases
+run("import", Published("gpt-oss-mxfp4").write("oss"), path("oss.h5"), "--tokens", TOKENS) # experts with biases
 FIXTURES.append(path("oss.h5"))
 
 

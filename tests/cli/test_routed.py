@@ -39,8 +39,8 @@ for weights, activations in CONTRACTS.items():
 for router, shape in (("transformers.deepseek-v3/1", "64,5,96,48"), ("transformers.llama4/1", "16,1,96,48")):
     run("make", path("made.h5"), "--shape", shape, "--tokens", "7", "--router", router)
     record(path("made.h5"), "--kernel", "cpu/nvfp4-routed-layer", "--expect", "2")
-run("import", CHECKPOINT, path("tiny.h5"), "--capture", CAPTURE, "--layers", "0-1", "--tokens", "12")
-record(path("tiny.h5"), "--kernel", "cpu/nvfp4-routed-layer", "--batch", "5,12", "--expect", "4")
+run("import", CHECKPOINT, path("tiny.h5"), "--capture", CAPTURE, "--layers", "0-1", "--tokens", "6")
+record(path("tiny.h5"), "--kernel", "cpu/nvfp4-routed-layer", "--batch", "5,6", "--expect", "4")
 
 # A fixture whose routing is none of its router's: the layer is judged under the router's.
 run("make", path("uniform.h5"), "--shape", "32,4,96,48", "--tokens", "6", "--routing", "uniform", "--generated")
@@ -102,7 +102,7 @@ for which in ("lower", "higher"):
 edited, weights = path("edited.h5"), ("routing/weights", "truth/routing_weights")
 for changes in (
     {name: lambda v: v[:, ::-1] for name in ("routing/ids", *weights)},
-    {name: lambda v: v * ([[1]] * 11 + [[2]]) for name in (*weights, "truth/quantised", "truth/original")},
+    {name: lambda v: v * ([[1]] * 5 + [[2]]) for name in (*weights, "truth/quantised", "truth/original")},
 ):
     shutil.copy(path("tiny.h5"), edited)
     with h5py.File(edited, "r+") as f:
@@ -114,7 +114,7 @@ for changes in (
     expect("drift" in case["metrics"], case)
 
 # Quantised activations: the codes and the bound are those under the subject's own routing.
-run("make", path("quantised.h5"), "--shape", "32,4,128,64", "--tokens", "8", "--activations", "nvfp4")
+run("make", path("quantised.h5"), "--shape", "32,4,64,32", "--tokens", "8", "--activations", "nvfp4")
 route, layer = both(path("quantised.h5"), "quantised")
 expect(layer["rerouted_tokens"] == 8 and layer["subject"]["activations"] == "nvfp4", layer)
 cases = both(path("quantised.h5"), "quantised-wrong-both", code=1)

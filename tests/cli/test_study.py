@@ -139,7 +139,7 @@ for against, whom in (("quantised", "float64 with the quantised weights"), ("ori
                       "%.1f to %.1f" % (100 * top[1], 100 * top[2])])
     expect([row for row in shown if row] == right, f"{whom}: {shown} and not {right}")
 head(7, **{"lm_head.weight": None, "model.embed_tokens.weight": random.standard_normal((7, 384))})
-expect("logits of 7 words" in run("study", "drift", tiny, "--head", model).stdout, "a tied head")
+expect("logits of 7 words" in run("study", "drift", tiny, "--head", model, "--paths", "nvfp4.fma32").stdout, "a tied head")
 expect("holds another study" in refused("study", "drift", tiny, "--head", model, "-o", path("head.h5"), "--resume"), "head")
 expect("model.norm.weight" in refused("study", "drift", tiny, "--head", CHECKPOINT), "no head")
 head(7, **{"lm_head.weight": random.standard_normal((7, 383))})

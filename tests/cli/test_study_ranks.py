@@ -58,7 +58,7 @@ alone = subprocess.run([PROGRAM, *STUDY, "-o", path("alone.h5")], env=ENVIRONMEN
 expect(alone.returncode == 0, alone.stderr)
 done, finished, wanted = content(path("alone.h5"))
 expect(done == LAYERS and finished == 1, "alone")
-for ranks in (1, 2, 4, 7) if ALL else (2, 4) if MPI else (4,):  # 7: more than seeds, in groups of different size
+for ranks in (1, 2, 4, 7) if ALL else (4,):  # 7: more than seeds, in groups of different size
     expect(complete(ranks, "-o", path("r.h5")) == alone.stdout, f"{ranks} ranks print something else")
     expect(content(path("r.h5"))[2] == wanted, f"{ranks} ranks have other results")
 

@@ -21,8 +21,13 @@ run("make", quantised, "--activations", "nvfp4", *SHAPE)
 run("make", exact, "--data", "exact", "--routing", "uniform", "--shape", "8,2,128,32", "--tokens", "4")
 
 
-def places(values):
-    """Where: all, one row, the largest element, the smallest that is none, one at random."""
+def places(values, number):
+    """Where: all, one row, the largest element, the smallest that is none, one at random. Unless ALL some of them, others of
+    the next number."""
+    return list(every_place(values))[slice(None) if ALL else slice(number % 3, None, 3)]
+
+
+def every_place(values):
     flat = np.abs(values).ravel()
     row = (0,) * (values.ndim - 1)
     yield ...
@@ -50,15 +55,15 @@ def truths(file):
 
 count = 0
 for good in (stored, generated):
-    for name, values in truths(good):
-        for where in places(values):
+    for number, (name, values) in enumerate(truths(good)):
+        for where in places(values, number):
             line = refused("verify", damage(good, "changed.h5", scaled(name, where), rehash=False))
             expect("changed.h5" in line and "truth_sha256" in line, line)
             count += 1
-expect(count > 60, f"{count} changes")
+expect(count > (60 if ALL else 20), f"{count} changes")
 with h5py.File(stored) as f:
     residual = f["stack/residual"][...]
-for where in places(residual):
+for where in every_place(residual):
     line = refused("verify", damage(stored, "changed.h5", scaled("stack/residual", where), rehash=False))
     expect("input_sha256" in line, line)
 line = refused("info", damage(stored, "changed.h5", scaled("layers/1/truth/original", (5, 100)), rehash=False))
@@ -67,8 +72,9 @@ expect("truth_sha256" in line, line)
 # Files that others wrote have no hash of truth.
 for good in (stored, quantised, exact):
     run("verify", damage(good, "theirs.h5", lambda f: None))
-    for name, values in truths(good):
-        for where in places(values) if name.endswith("truth/quantised") else ():
+    names = [one for one in truths(good) if one[0].endswith("truth/quantised")]
+    for number, (name, values) in enumerate(names):
+        for where in places(values, number):
             file = damage(good, "theirs.h5", scaled(name, where))
             done = run("verify", file, code=2)
             expect("truth/quantised: is not that of its inputs" in done.stdout + done.stderr, f"{good}, {name}, {where}")
@@ -83,7 +89,7 @@ expect(found, done.stdout + done.stderr)
 expect(float(found[1]) == was * FACTOR and abs(float(found[2]) - was) <= 1e-12 * abs(was), f"{found[0]}, which was {was}")
 
 # Another kernel of the BLAS, other threads: the same verdict, truth that was made elsewhere.
-for core, threads in (("Nehalem", "2"), ("Haswell", "1"), ("Prescott", "1"), ("Sandybridge", "2"))[:4 if ALL else 2]:
+for core, threads in (("Nehalem", "2"), ("Haswell", "1"), ("Prescott", "1"), ("Sandybridge", "2"))[:4 if ALL else 1]:
     elsewhere = dict(os.environ, OPENBLAS_CORETYPE=core, OPENBLAS_NUM_THREADS=threads)
     file = path(f"{core}.h5")
     run("make", file, "--shape", "8,3,416,224", "--tokens", "12", "--layers", "1", env=elsewhere)

@@ -36,7 +36,7 @@ os.mkdir(path("one"))
 run("vectors", path("one"), "mxfp8.rceil/1")
 expect(sorted(os.listdir(path("one"))) == ["e4m3-1x32-e8m0.txt", "mxfp8.rceil-1.txt"], "a recipe and its inputs")
 
-# Its own file names a recipe: one of each block format (test_identify has all).
+# Its own file names a recipe: one of each block format that is not asked below (test_identify has all).
 seen = {}
 for recipe in recipes:
     if recipe == "bf16.rne/1":
@@ -46,6 +46,8 @@ for recipe in recipes:
     if form in seen:
         continue
     seen[form] = recipe
+    if form in ("e4m3-1x32-e8m0", "e4m3-1x128-fp32", "e2m1-1x16-e4m3"):
+        continue
     expect(run("identify", committed(form), committed(recipe)).stdout == recipe + "\n", recipe)
 
 # The reader of the documentation, and files of every kind.
@@ -91,10 +93,9 @@ def identify(form, arguments, code=0):
     return found, done.stdout
 
 
-for arguments in write(codes.reshape(1, 256, 32), scales.reshape(256, 1)):
-    found, text = identify("e4m3-1x32-e8m0", arguments)
-    expect(text == "mxfp8.rceil/1\n" and found["recipes"] == ["mxfp8.rceil/1"], text)
-    expect(found["verdict"] == "PASS" and found["exit_code"] == 0 and len(found["outputs"]["sha256"]) == 64, str(found))
+found, text = identify("e4m3-1x32-e8m0", write(codes.reshape(1, 256, 32), scales.reshape(256, 1))[2])
+expect(text == "mxfp8.rceil/1\n" and found["recipes"] == ["mxfp8.rceil/1"], text)
+expect(found["verdict"] == "PASS" and found["exit_code"] == 0 and len(found["outputs"]["sha256"]) == 64, str(found))
 
 # FP32 scales are float32; global scales are compared where they are given.
 _, fp32, fp8 = read_outputs(committed("fp8g128.deepep/1"))
@@ -102,12 +103,11 @@ for arguments in write(fp8, fp32.view(">f4").astype(np.float32)):
     expect(identify("e4m3-1x128-fp32", arguments)[0]["recipes"] == ["fp8g128.deepep/1"], "FP32 scales")
 encode, fp4_scales, fp4 = read_outputs(committed("nvfp4.te/1"))
 encode = encode.astype(np.float32)
-for arguments in write(fp4, fp4_scales, global_scales=encode)[:2]:
-    expect(identify("e2m1-1x16-e4m3", arguments)[0]["recipes"] == ["nvfp4.te/1"], "global scales")
-for arguments in write(fp4, fp4_scales, global_scales=1 / encode)[:2]:
-    found, text = identify("e2m1-1x16-e4m3", arguments, code=1)
-    expect(found["closest"] == "nvfp4.te/1" and found["difference"]["blocks"] == 0, text)
-    expect("global scales: " in text and found["difference"]["global_scales"] > 0, text)
+found, text = identify("e2m1-1x16-e4m3", write(fp4, fp4_scales, global_scales=encode)[1])
+expect(found["recipes"] == ["nvfp4.te/1"], "global scales")
+found, text = identify("e2m1-1x16-e4m3", write(fp4, fp4_scales, global_scales=1 / encode)[0], code=1)
+expect(found["closest"] == "nvfp4.te/1" and found["difference"]["blocks"] == 0, text)
+expect("global scales: " in text and found["difference"]["global_scales"] > 0, text)
 
 # Injected: one code, one scale, a rule.
 changed = codes.copy()
@@ -118,11 +118,9 @@ first = found["first"]
 expect((first["case"], first["row"], first["column"]) == (0, 5, 7) and found["change"] is None, str(found))
 expect(int(first["codes"]["expected"][0], 16) ^ int(first["codes"]["found"][0], 16) == 1, str(first))
 changed = scales.copy()
-changed[9] += 1
-found, text = identify("e4m3-1x32-e8m0", write(codes, changed)[0], code=1)
-expect(sum(found["difference"]["scales"].values()) == 1 and found["first"]["row"] == 9, text)
 changed[9] = 5
 found, text = identify("e4m3-1x32-e8m0", write(codes, changed)[0], code=1)
+expect(sum(found["difference"]["scales"].values()) == 1 and found["first"]["row"] == 9, text)
 expect(found["first"]["scale"] == {"expected": f"{scales[9]:02X}", "found": "05"}, text)
 found, text = identify("e4m3-1x32-e8m0", write(np.where(codes == 0x80, 0, codes).astype(np.uint8), scales)[0], code=1)
 expect(found["change"] == {"rule": "zero_sign", "from": "keeps-sign", "to": "positive"}, text)
@@ -197,7 +195,7 @@ for damage, line in ((text[:-4], "line"), (text.replace("shape 1 256 32", "shape
     message = refused("identify", path("damaged.txt"), path("outputs.h5"))
     expect("damaged.txt" in message and line in message, message)
 with open("/dev/full", "w") as stream:
-    done = subprocess.run([PROGRAM, "identify", inputs, committed("mxfp8.rceil/1")], stdout=stream,
+    done = subprocess.run([PROGRAM, "identify", committed("e4m3-1x128-fp32"), committed("fp8g128.deepep/1")], stdout=stream,
                           stderr=subprocess.PIPE, text=True)
 expect(done.returncode == 2, "what cannot be printed is not exit 0")
 

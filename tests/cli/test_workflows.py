@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workflow files of docs/gates.md: their gaugeblock commands run as printed, and linters find nothing in them."""
+"""The workflow files of docs/gates.md: their gaugeblock commands run as printed, and linters find nothing in them. Unless
+ALL the longest problems of the suite are the one of a token."""
 import os
 import re
 import shlex
 import shutil
 import subprocess
 
-from program import FAULTS, SOURCE, expect, path, run
+from program import ALL, FAULTS, SOURCE, expect, path, run
 
 with open(os.path.join(SOURCE, "docs/gates.md")) as stream:
     workflows = re.findall(r"```yaml\n(.*?)```", stream.read(), re.DOTALL)
@@ -24,6 +25,8 @@ for workflow in workflows:
         if not any(set(command) <= other for other in ran):
             run(*command, cwd=path(""))
             ran.append(set(command))
+        for name in () if ALL else ("edge", "exact", "gaussian", "long", "sparse", "ties", "wide"):
+            shutil.copy(path("suite/one-token.h5"), path(f"suite/{name}.h5"))
     few = [("few" if a == "suite" else a) for a in verify]  # one problem of the 13
     shutil.rmtree(path("few"), ignore_errors=True)
     os.mkdir(path("few"))

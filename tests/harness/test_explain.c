@@ -48,7 +48,7 @@ static void scene_of(struct scene *s, struct gb_shape shape, enum gb_format form
 
 static void scene_with(struct scene *s, enum gb_format format, int32_t busy)
 {
-    scene_of(s, (struct gb_shape){12, 128, 64, 6, 2}, format, GB_BF16, busy);
+    scene_of(s, (struct gb_shape){12, 64, 32, 6, 2}, format, GB_BF16, busy);
 }
 
 static void scene_new(struct scene *s, enum gb_format format)
@@ -92,7 +92,7 @@ static void faults_are_explained(void **state)
     (void)state;
     for (unsigned f = 0; f < sizeof formats / sizeof *formats; f++) {
         struct scene s;
-        scene_of(&s, (struct gb_shape){6, 128, 160, 6, 2}, formats[f], GB_BF16, -1);
+        scene_of(&s, (struct gb_shape){stride > 1 ? 4 : 6, 128, stride > 1 ? 96 : 160, 6, 2}, formats[f], GB_BF16, -1);
         for (size_t i = f % stride; i < count; i += stride) {
             if (!fault_applies(fault_at(i), &s.trace.arguments) || !strcmp(fault_at(i)->name, "one NaN") ||
                 !strcmp(fault_at(i)->name, "one element of another place")) /* one element has no name */
@@ -161,11 +161,11 @@ static double distance2(const float *a, const float *b, int count)
 /* Tokens 3 and 9 exchanged, one element beside that wrong: the share that the exchange explains. */
 static void expect_share_of_exchange(struct scene *s)
 {
-    float *output = s->subject->layer[0].output, *row[] = {output + 3 * 128, output + 9 * 128};
-    const float *right[] = {s->trace.output + 3 * 128, s->trace.output + 9 * 128};
-    row[0][5] += (float)sqrt(0.0016 * distance2(right[0], right[1], 128));
-    double all = distance2(row[0], right[0], 128) + distance2(row[1], right[1], 128);
-    double left = distance2(row[0], right[1], 128);
+    float *output = s->subject->layer[0].output, *row[] = {output + 3 * 64, output + 9 * 64};
+    const float *right[] = {s->trace.output + 3 * 64, s->trace.output + 9 * 64};
+    row[0][5] += (float)sqrt(0.0016 * distance2(right[0], right[1], 64));
+    double all = distance2(row[0], right[0], 64) + distance2(row[1], right[1], 64);
+    double left = distance2(row[0], right[1], 64);
     struct explanation *explanation = explained(s);
     assert_non_null(explanation);
     if (strcmp(explanation->best.name, "token 3 and token 9 exchanged") ||
@@ -180,19 +180,19 @@ static void rows_of_other_tokens_are_named(void **state)
     (void)state;
     scene_new(&s, GB_NVFP4);
     float *output = s.subject->layer[0].output;
-    const size_t row = 128 * sizeof *output;
+    const size_t row = 64 * sizeof *output;
     memcpy(output, s.trace.output, 12 * row);
-    memcpy(output + 3 * 128, s.trace.output + 9 * 128, row);
-    memcpy(output + 9 * 128, s.trace.output + 3 * 128, row);
+    memcpy(output + 3 * 64, s.trace.output + 9 * 64, row);
+    memcpy(output + 9 * 64, s.trace.output + 3 * 64, row);
     expect_name(&s, "token 3 and token 9 exchanged");
     expect_share_of_exchange(&s);
-    memcpy(output + 3 * 128, s.trace.output + 9 * 128, row);
-    memcpy(output + 9 * 128, s.trace.output + 9 * 128, row);
+    memcpy(output + 3 * 64, s.trace.output + 9 * 64, row);
+    memcpy(output + 9 * 64, s.trace.output + 9 * 64, row);
     expect_name(&s, "output of token 3: those of token 9");
-    memcpy(output + 4 * 128, s.trace.output + 3 * 128, row);
+    memcpy(output + 4 * 64, s.trace.output + 3 * 64, row);
     expect_name(&s, "token 3 has the output of token 9, token 4 that of token 3");
     for (int t = 0; t < 12; t++)
-        memcpy(output + t * 128, s.trace.output + (t + 5) % 12 * 128, row);
+        memcpy(output + t * 64, s.trace.output + (t + 5) % 12 * 64, row);
     expect_name(&s, "output: those of the token 5 further on");
     scene_free(&s);
 }
@@ -232,9 +232,9 @@ static void a_busy_expert_is_named(void **state)
     (void)state;
     scene_with(&s, GB_NVFP4, 4);
     float *output = s.subject->layer[0].output;
-    for (size_t i = 0; i < 12 * 128; i++) {
-        size_t pair = i / 128 * 2 + i / 128 % 2;
-        output[i] = s.trace.output[i] + 0.375f * s.problem.routing_weights[pair] * s.trace.slots[pair * 128 + i % 128];
+    for (size_t i = 0; i < 12 * 64; i++) {
+        size_t pair = i / 64 * 2 + i / 64 % 2;
+        output[i] = s.trace.output[i] + 0.375f * s.problem.routing_weights[pair] * s.trace.slots[pair * 64 + i % 64];
     }
     expect_name(&s, "down_proj of expert 4: multiplied by 1.375");
     for (size_t i = 0; i < count; i++)
@@ -272,7 +272,7 @@ static void right_outputs_need_none(void **state)
     struct scene s;
     (void)state;
     scene_new(&s, GB_MXFP8);
-    memcpy(s.subject->layer[0].output, s.trace.output, 12 * 128 * sizeof(float));
+    memcpy(s.subject->layer[0].output, s.trace.output, 12 * 64 * sizeof(float));
     assert_null(explained(&s));
     scene_free(&s);
 }
@@ -285,10 +285,10 @@ static void few_elements_are_few(void **state)
         struct scene s;
         scene_new(&s, GB_MXFP8);
         float *output = s.subject->layer[0].output;
-        for (int i = 0; i < 12 * 128; i++)
+        for (int i = 0; i < 12 * 64; i++)
             output[i] = s.trace.output[i] * (i % 2 ? 1.0f + 0x1p-19f : 1.0f - 0x1p-20f);
         for (int i = 0; i < wrong; i++)
-            output[(2 + i) * 128 + 44] *= 2.0f;
+            output[(2 + i) * 64 + 44] *= 2.0f;
         struct explanation *explanation = explained(&s);
         assert_non_null(explanation);
         const char *said = wrong < 4
@@ -309,8 +309,8 @@ static void the_other_contract_is_named(void **state)
     struct baseline quantised = {0};
     struct scene s;
     (void)state;
-    scene_of(&s, (struct gb_shape){8, 128, 128, 6, 2}, GB_NVFP4, GB_NVFP4, -1);
-    size_t bytes = 8 * 128 * sizeof(float);
+    scene_of(&s, (struct gb_shape){4, 64, 64, 6, 2}, GB_NVFP4, GB_NVFP4, -1);
+    size_t bytes = 4 * 64 * sizeof(float);
     assert_int_equal(
         baseline_new(s.baseline.fixture, fixture_contract(s.baseline.fixture), &s.baseline, &quantised, NULL), GB_OK);
     assert_int_equal(baseline_bounds(&quantised, &points, false, NULL), GB_OK);

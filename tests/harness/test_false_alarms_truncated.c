@@ -130,7 +130,7 @@ static struct alarms count(uint32_t fixtures, const uint32_t *which, int bits)
 
 /* Two of them, 20 and 50, exceed limits that have no room for the mean of what is lost. */
 static const uint32_t some[SOME_FIXTURES] = {1, 20, 24, 47, 50, 93, 100, 116, 139, 162},
-                      rough[COUNT(claims)] = {0, 11, 22, 33, 44, 55, 66};
+                      rough[COUNT(claims)] = {0, 29, 23, 24, 11, 33, 6};
 
 /* What the largest of each family comes to of its limit. */
 static const double seen[FAMILIES] = {[RMS_TOKEN] = 0.7939,    [RMS_COLUMNS] = 0.8522, [RMS_INTERMEDIATE] = 0.843,

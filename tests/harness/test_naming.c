@@ -17,7 +17,7 @@
 #include "tests/support/structured_fault.h"
 
 static uint64_t first_seed = 1;
-static unsigned faults = 35;
+static unsigned faults = 21;
 static bool printed, whole, holes; /* holes: slots of some tokens are empty */
 
 static const struct {

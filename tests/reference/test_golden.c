@@ -333,19 +333,24 @@ static void check_row(const struct golden *g, enum gb_cpu_path path, int threads
                  g->generator, gb_cpu_path_name(path), threads, digits, g->outputs);
 }
 
-/* Whether each row is computed on every path, and not on one in turn. */
+/* Whether each row is computed on every path; else some are, on one in turn: all generators, formats of weights and
+ * formats of activations. */
 static bool on_every_path;
 
 static void published_bits(void **state)
 {
-    size_t paths = 0;
+    size_t paths = 0, rows = 0;
     (void)state;
     for (enum gb_cpu_path path = GB_CPU_PLAIN; gb_cpu_path_name(path); path++)
         paths += gb_cpu_path_available(path);
-    for (size_t i = 0; i < sizeof golden / sizeof *golden; i++)
+    for (size_t i = 0; i < sizeof golden / sizeof *golden; i++) {
+        if (!on_every_path && i % 2 && !golden[i].activations && strcmp(golden[i].generator, "wide/1"))
+            continue;
         for (enum gb_cpu_path path = GB_CPU_PLAIN; gb_cpu_path_name(path); path++)
-            if (gb_cpu_path_available(path) && (on_every_path || (size_t)path == i % paths))
+            if (gb_cpu_path_available(path) && (on_every_path || (size_t)path == rows % paths))
                 check_row(&golden[i], path, 1 + (int)path);
+        rows++;
+    }
 }
 
 /* Routings that take more experts or tokens: the hash of the ids and weights of two layers. */

@@ -14,14 +14,14 @@
 /* tokens, hidden, intermediate, experts, top_k */
 static const struct gb_shape nvfp4_shapes[] = {
     {1, 16, 16, 1, 1},  {3, 48, 16, 3, 2},   {5, 80, 48, 4, 3}, {7, 32, 112, 9, 4},  {1, 384, 192, 3, 2},
-    {1, 528, 16, 2, 2}, {1, 16, 1040, 1, 1}, {9, 64, 32, 2, 1}, {2, 368, 144, 3, 2},
+    {1, 528, 16, 2, 2}, {1, 16, 1040, 1, 1}, {9, 64, 32, 2, 1}, {1, 368, 144, 3, 2},
 };
 static const struct gb_shape mxfp8_shapes[] = {
-    {1, 32, 32, 1, 1}, {3, 96, 32, 3, 2}, {5, 160, 96, 4, 3}, {1, 384, 192, 3, 2}, {1, 544, 32, 2, 2},
+    {1, 32, 32, 1, 1}, {5, 96, 32, 3, 2}, {2, 160, 96, 4, 3}, {1, 384, 192, 3, 2}, {1, 544, 32, 2, 2},
 };
 /* Parts of fewer than 128 rows, of 128, and of some more. */
 static const struct gb_shape fp8_shapes[] = {
-    {1, 1, 1, 1, 1}, {3, 129, 7, 3, 2}, {2, 40, 130, 3, 2}, {2, 264, 128, 2, 1}, {5, 130, 257, 2, 2},
+    {1, 1, 1, 1, 1}, {3, 129, 7, 3, 2}, {2, 40, 130, 3, 2}, {2, 264, 128, 2, 1}, {2, 130, 257, 2, 2},
 };
 static const struct gb_shape bf16_shapes[] = {
     {1, 1, 1, 1, 1}, {3, 13, 7, 3, 2}, {2, 255, 9, 4, 4}, {6, 32, 8, 5, 3}, {1, 264, 263, 2, 2}, {1, 384, 192, 3, 2},
@@ -141,8 +141,8 @@ static void check_shape(struct gb_shape shape, enum gb_format format, enum data 
     problem_free(&problem);
 }
 
-/* Without the whole sweep all shapes have codes, and a third of them, another each time, the other kinds of data. */
-static unsigned sparse = 3;
+/* Without the whole sweep all shapes have codes, and a fourth of them, another each time, the other kinds of data. */
+static unsigned sparse = 4;
 
 static void check_shapes(enum data data)
 {
@@ -176,6 +176,8 @@ static void extensions(void **state)
         for (unsigned f = 0; f < 4; f++)
             for (unsigned a = 0; a < 2; a++) {
                 struct problem problem;
+                if (sparse > 1 && (k + f + a) % 2)
+                    continue; /* each pair of these three is there */
                 problem_new(&problem, (struct gb_shape){2, 64, 32, 3, 2}, formats[f], kinds[k], 90 + k);
                 problem_empty_slots(&problem, 4, k);
                 problem_extend(&problem, activations[a], 91 + k);
@@ -439,7 +441,6 @@ static void check_kernel(const struct gb_kernel *kernel, struct problem *problem
 static void the_kernel_table_runs_the_reference(void **state)
 {
     const struct gb_kernel_table *table = gb_reference_kernels();
-    const struct gb_shape shape = {2, 256, 128, 3, 2}; /* FP8's activations have blocks of 128 */
     unsigned checked = 0, left = 0;
     size_t contracts;
 
@@ -449,6 +450,8 @@ static void the_kernel_table_runs_the_reference(void **state)
     assert_int_equal(table->kernel_size, sizeof(struct gb_kernel));
     for (uint32_t k = 0; k < table->count; k++) {
         const struct gb_kernel *kernel = &table->kernels[k];
+        /* FP8's activations have blocks of 128. Without the whole sweep parts of a layer are of one token. */
+        const struct gb_shape shape = {sparse == 1 || kernel->operation == GB_LAYER ? 2 : 1, 256, 128, 3, 2};
         struct gb_problem question = {.size = sizeof question, .shape = shape, .weights = kernel->weights};
         struct problem problem;
 

@@ -221,6 +221,9 @@ static void compare_with_oracle(enum gb_format format, uint32_t columns, int dat
     problem_weights_free(&weights);
 }
 
+/* Without the whole sweep long rows have a third of the kinds of data. */
+static int sparse = 3;
+
 /* A short last chunk is of NVFP4, whose rows are multiples of 16; a short last step of all. */
 static void the_oracle_agrees(void **state)
 {
@@ -231,7 +234,8 @@ static void the_oracle_agrees(void **state)
         struct seen seen = {0};
         for (int data = DATA_CODES; data <= DATA_NONFINITE + (int)(sizeof centres / sizeof *centres); data++)
             for (unsigned i = 0; i < sizeof lengths / sizeof *lengths; i++)
-                if (formats[f] == GB_NVFP4 || lengths[i] % 32 == 0)
+                if ((formats[f] == GB_NVFP4 || lengths[i] % 32 == 0) &&
+                    (lengths[i] < 256 || (data + (int)i) % sparse == 0))
                     compare_with_oracle(formats[f], lengths[i], data, &seen);
         assert_true(seen.normal > 1000 && seen.nan > 50 && seen.infinite > 20 && seen.subnormal > 20);
     }
@@ -383,6 +387,8 @@ static void every_path_the_same(path *vector, const char *name)
     struct seen seen = {0};
     for (int data = DATA_CODES; data <= DATA_NONFINITE; data++)
         for (unsigned i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+            if (lengths[i] > 160 && (data + (int)i) % sparse)
+                continue;
             compare(vector, name, GB_NVFP4, lengths[i] - (lengths[i] % 64 ? 16 : 0), (enum data)data, &seen);
             compare(vector, name, GB_MXFP4, lengths[i] / 32 * 32, (enum data)data, &seen);
             compare(vector, name, GB_MXFP8, lengths[i] / 32 * 32, (enum data)data, &seen);
@@ -416,6 +422,8 @@ static void avx2_as_plain(void **state)
 /* A path: its test alone. */
 int main(int argc, char **argv)
 {
+    if (sweeps_are_whole(argc, argv))
+        sparse = 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_h200s_results),
         cmocka_unit_test(every_column_once),
