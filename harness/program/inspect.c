@@ -237,7 +237,9 @@ static int run_inspect(int argc, char **argv)
     if (o.record && (output_guard_checkpoint(o.record, o.directory, &error) != GB_OK ||
                      (o.inspect.original && output_guard_checkpoint(o.record, o.inspect.original, &error) != GB_OK)))
         return command_error("inspect", "%s", error.message);
-    enum gb_status status = gb_inspect(o.directory, &o.inspect, &found, &error);
+    enum gb_status status = output_guard_writable(o.record, &error);
+    if (status == GB_OK)
+        status = gb_inspect(o.directory, &o.inspect, &found, &error);
     progress_done();
     if (status != GB_OK)
         return command_error("inspect", "%s", error.message);

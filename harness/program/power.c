@@ -373,6 +373,8 @@ static int run_power(int argc, char **argv)
     json_object_del(record, "cases");
     enum gb_status status =
         o.report ? output_guard(o.report, (const char *const[]){o.fixture, o.policy}, 2, &error) : GB_OK;
+    if (status == GB_OK)
+        status = output_guard_writable(o.report, &error);
     progress_enter(0.0, 0.03);
     int code = status == GB_OK ? input_fixture(o.fixture, INPUT_TIMEOUT_S, &fixture, &error) : EXIT_USAGE;
     progress_leave();

@@ -444,6 +444,8 @@ def check_refused():
     """What is no quantised checkpoint: one line, exit 2."""
     expect("no expert is stored as codes" in refused("inspect", CHECKPOINT), "a checkpoint of values")
     refused("inspect", path("nowhere"))
+    expect("record.json: cannot be written" in refused("inspect", path("nowhere"), "-o", os.path.join(path("no"), "record.json")),
+           "where nothing can be written is said before anything is read")
     # An original of another size: half of each expert's neurons.
     os.mkdir(path("narrow"))
     narrow = {name: [dtype, array[:, :96] if "down_proj" in name else array[:96] if ".experts." in name else array]

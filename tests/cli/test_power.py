@@ -150,7 +150,8 @@ refused("power", fixture, "--gate", gate(max_abs=1e6), "-o", path("gate.json"))
 with open(path("gate.json")) as stream:
     expect(json.load(stream)["max_abs"] == 1e6, "the policy is still there")
 refused("power")
-refused("power", fixture, "-o", os.path.join(path("no"), "power.json"))
+expect("power.json: cannot be written" in refused("power", path("none.h5"), "-o", os.path.join(path("no"), "power.json")),
+       "where nothing can be written is said before anything is read")
 expect("gaugeblock power layer.h5" in run("power", "--help").stdout, "an example")
 
 expect_kept()
