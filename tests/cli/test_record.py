@@ -2,6 +2,7 @@
 """Every figure of a record by numpy, from the outputs that were judged, the reference's and the fixture's truths."""
 import hashlib
 import math
+import re
 
 import h5py
 import numpy as np
@@ -251,7 +252,11 @@ def check_case(case, one, tokens=9):
 
 
 case = Case("record.h5", seed=5)
-one, = record(case.path, "--outputs", case.write("outputs.h5"), code=1)["cases"]
+whole = record(case.path, "--outputs", case.write("outputs.h5"), code=1)
+with open("/proc/cpuinfo") as stream:
+    names = re.findall(r"(?m)^model name\s*: (.*)$", stream.read())
+expect(whole["environment"]["cpu"] == (names or ["unknown"])[0], f"the CPU is {whole['environment']['cpu']!r}")
+one, = whole["cases"]
 expect(one["verdict"] == "FAIL" and one["checks"]["codes"]["inadmissible"] > 0, one["reason"])
 changed = check_case(case, one)
 expect(changed[0] == 0 and 0 < sum(changed) < 18, f"{changed}: too many or no tokens have changed their experts")
