@@ -444,8 +444,9 @@ def reached_by(tree, test, plain, hashes, time_is_up):
 
 
 def who_reaches(reach, mutant, hashes):
-    """Tests that run the line; where gcov saw none (a process that was killed) or the file has changed since, those that
-    run the file; and those that the map does not have."""
+    """Tests that run the line or one of the three before it (a statement counts on its first line, and what the compiler
+    has merged with another on one of the two); where gcov saw none (a process that was killed) or the file has changed
+    since, those that run the file; and those that the map does not have."""
     name, line = mutant["file"], mutant["line"]
     if name.endswith(".py"):
         return [t for t in reach if PYTHON_TESTS[name.split("/")[0]].search(t) and reach[t]["passes"]]
@@ -453,9 +454,8 @@ def who_reaches(reach, mutant, hashes):
     of = {t: reach[t]["files"][name] for t in reach if name in (reach[t]["files"] or {})}
     current = {t: set(of[t]["lines"]) for t in of if of[t]["hash"] == hashes[name]}
     stale = [t for t in of if t not in current]
-    exact = [t for t in current if line in current[t]]
-    near = [t for t in current if current[t] & set(range(line - 3, line))] # a statement counts on its first line
-    return unknown + (stale + exact or stale + near or list(of))
+    near = [t for t in current if current[t] & set(range(line - 3, line + 1))]
+    return unknown + (stale + near or list(of))
 
 
 def object_hash(tree, name):

@@ -268,11 +268,24 @@ static void is_explained(const struct gb_vectors *v, const struct gb_recipe *rec
     tally->recipes += found.equals > 0;
 }
 
+/* No byte beside the rule's own. */
+static void nothing_else_changes(const struct gb_recipe *recipe, const struct rule_change *change)
+{
+    const unsigned char *before = (const unsigned char *)&recipe->quantiser;
+    const unsigned char *after = (const unsigned char *)&change->rules;
+    size_t bytes = 0, most = strncmp(change->to, "0x", 2) ? sizeof(uint32_t) : 1;
+    for (size_t i = 0; i < sizeof change->rules; i++)
+        bytes += before[i] != after[i];
+    if (!bytes || bytes > most)
+        fail_msg("%s: with %s %s %zu bytes change", recipe->name, change->rule, change->to, bytes);
+}
+
 static void change_is_seen(const struct gb_vectors *v, const struct gb_recipe *recipe, const struct rule_change *change,
                            const struct gb_vector_outputs *ours, struct tally *tally)
 {
     struct gb_vector_outputs *theirs = outputs_of(v, &change->rules);
     struct quantiser_difference d;
+    nothing_else_changes(recipe, change);
     difference_between(v, ours, theirs, &d);
     tally->changes++;
     if (d.blocks) {
