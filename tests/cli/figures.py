@@ -114,6 +114,11 @@ def mma16():
     every = [b[layout]["layer"][1] for shape in (m8, n4, ("mxfp4", "qwen3-next")) for batch, b in of[shape].items()
              if batch <= 64 for layout in ("repacked", "canonical")]
     wrong += sentence("results/README.md", "layers of mma16-sm90 {} to {} times the read", min(every), max(every))
+    one = of["nvfp4", "deepseek-v3"][64]
+    weights_per_us = one["megabytes"] / one["read"][2] * 1e6 * 16 / 9
+    wrong += sentence("gpu.md", "At the {} TB/s of a bare read of DeepSeek-V3's layer at batch 64", one["megabytes"] / one["read"][2])
+    wrong += sentence("gpu.md", "has {} (at 1.755 GHz) to {} (at 1.98 GHz) to spend on a weight",
+                      *(132 * 128 * ghz * 1e3 / weights_per_us for ghz in (1.755, 1.98)))
     with open(newest("h200-mma16-check.txt"), encoding="utf-8") as stream:
         text = stream.read()
     problems, outputs = re.search(r"check: (\d+) problems, (\d+) outputs, 0 mismatches", text).groups()
@@ -153,6 +158,9 @@ def growth():
                      "deviation of a time from it is {} % and {} %.", *fits("batches"), *deviations("batches"))
     wrong += sentence("gpu.md", "the lines are {} us and {} GB/s, and {} us and {} GB/s, with largest deviations of {} % and {} %",
                       *fits("sizes"), *deviations("sizes"))
+    launches = sorted({(one["batch"], one["graph_launches"]) for one in batches["timed"]})
+    wrong += sentence("gpu.md", "two at batch {}, three up to {}, four from {} on", *(
+        choose(batch for batch, n in launches if n == of) for choose, of in ((max, 2), (max, 3), (min, 4))))
     every = deviations("batches") + deviations("sizes")
     wrong += sentence("results/README.md", "with largest deviations of {} to {} %", min(every), max(every))
     for weights in ("mxfp8", "nvfp4"):
@@ -171,18 +179,24 @@ def ranks():
     with open(newest("h200-ranks.txt"), encoding="utf-8") as stream:
         wrong += sentence("results/README.md", "on two H200: {} problems of 1 to 16 ranks",
                           int(re.search(r"check: (\d+) problems", stream.read())[1]))
+    least, more = {"sender": 2, "node": 16}, {"sender": [], "node": []} # ranks, and per cent more than at the receiver
     places = {"receiver": 2, "sender": 3, "node": 4}
     table = {(cells[0], int(cells[1])): cells for cells in rows(page("results/README.md"), "layers | ranks")[1:]}
     for fixture in record("accuracy-ranks")["fixtures"]:
         name = fixture["source"].removeprefix("--model ").split()[0]
         (layers,) = {layers for layers, _ in table if name in layers}
+        receiver = fixture["cases"][0]["relative_l2_bf16"] # whatever the ranks
         for case in fixture["cases"]:
             cells = table.get((layers, case["ranks"]))
             if cells and case["placement"] == "random":
                 wrong += off(f"docs/results/README.md, {layers}, {case['ranks']} ranks",
                              re.findall(FIGURE, cells[places[case["accumulation"]]]),
                              [1000 * case["relative_l2_fp32"], 1000 * case["relative_l2_bf16"]])
-    return wrong
+            if case["placement"] == "random" and case["ranks"] >= least.get(case["accumulation"], 1000):
+                more[case["accumulation"]].append(100 * case["relative_l2_bf16"] / receiver - 100)
+    return wrong + sentence("results/README.md", "adding up at the sender adds {} to {} % to the error", min(more["sender"]),
+                            max(more["sender"])) + sentence("results/README.md", "at the node, makes that {} to {} % from 16 ranks on",
+                                                            min(more["node"]), max(more["node"]))
 
 
 def records():
@@ -232,18 +246,60 @@ def records():
     wrong += sentence("results/README.md", "the {} recipes with vectors", recipes)
     wrong += sentence("results/README.md", "{} changes: {} seen, {} change no bit", *changes)
     for program, name in (("test_false_alarms", "false-alarms"), ("test_false_alarms_truncated", "false-alarms-truncated"),
-                          ("test_false_alarms_activations", "false-alarms-activations")):
+                          ("test_false_alarms_activations", "false-alarms-activations"),
+                          ("test_false_alarms_generated", "false-alarms-generated")):
         cells = next(cells for cells in rows(page("gates.md"), "program | kernels")[1:] if cells[0] == f"`{program} all`")
         wrong += off(f"docs/gates.md, {program}", [cells[1], cells[3]], [record(name)[key] for key in ("runs", "alarms")])
     return wrong
 
 
+def loosened():
+    """Shares of runs that alarm at loosened levels, the largest of each level."""
+    every = [record(name)["loosened"] for name in ("false-alarms", "false-alarms-truncated", "false-alarms-activations",
+                                                   "false-alarms-generated")]
+    return (sentence("gates.md", "at most {} %, {} % and {} % of the runs of a row alarm",
+                     *(max(100 * value for level in levels for key, value in level.items() if key != "probability")
+                       for levels in zip(*every)))
+            + sentence("gates.md", "{} problems drawn from all that", record("false-alarms-generated")["fixtures"])
+            + sentence("gates.md", "{} of which are not judged (VACUOUS)", record("false-alarms-generated")["vacuous"]))
+
+
+def exact_runs():
+    """Runs of 16 whose sums of products with E2M1 are exact (gpu/fma32_runs.cuh), in per cent, of what is drawn."""
+    rng = numpy.random.default_rng(16)
+    def bf16(values):
+        bits = values.astype(numpy.float32).view(numpy.uint32)
+        return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(numpy.float32).astype(float)
+    def exact(x):
+        x = abs(bf16(x)).reshape(-1, 16)
+        unit = 2.0 ** (numpy.floor(numpy.log2(numpy.where(x, x, numpy.inf).min(1))) - 8)
+        return 100 * (6.05 * x.sum(1) <= 2.0**24 * unit).mean()
+    x, gate, up = rng.standard_normal((3, 1 << 20))
+    return sentence("gpu.md", "Of normally distributed x {} % of runs are such, of silu(gate) * up with gate and up of standard "
+                    "deviation 1 about {} %", exact(x), exact(gate / (1 + numpy.exp(-gate)) * up))
+
+
+def inner_loops():
+    """The table of what the compiler makes of kernels, and the record of it."""
+    with open(newest("inner-loops.txt"), encoding="utf-8") as stream:
+        kept = [line.split() for line in stream if line.startswith("gb_")]
+    wrong = []
+    for tile, registers, each in rows(page("gpu.md"), "kernel, tile")[1:]:
+        kernel = "gb_{}_kernel.*_tile<{}u".format(*re.match(r"(\w+),.*teams of (\d+)", tile).groups())
+        found = {(int(cells[1]), float(cells[-1])) for cells in kept if re.match(kernel, cells[0])}
+        wrong += [line for values in found for line in off(f"docs/gpu.md, {tile}", [registers, each.split(",")[0]], values)]
+        wrong += [] if found else [f"docs/gpu.md, {tile}: the record has no such kernel"]
+    return wrong
+
+
 def power():
     head, *table = rows(page("results/power.md"), "record | contract")
+    changing = [int(cells[head.index("changing")]) for cells in table]
     def of(name, column):
         return next(figure(cells[head.index(column)]) for cells in table if cells[0] == f"power-{name}")
     a_row = "scale of a row"
-    return (sentence("gates.md", "[power.md](results/power.md) {} instead of {} for the scale of the layer",
+    return (sentence("../README.md", "{} to {} of which change a bit", min(changing), max(changing))
+            + sentence("gates.md", "[power.md](results/power.md) {} instead of {} for the scale of the layer",
                      of("qwen3-next-nvfp4", "scale given h"), of("qwen3-next-nvfp4", "scale"))
             + sentence("gates.md", "[power.md](results/power.md) from {} (NVFP4) or {} (MXFP8, FP8) on, for `qwen3-next` with "
                        "weights and activations in NVFP4 from {} on", of("small-nvfp4-nvfp4", a_row), of("small-mxfp8-mxfp8", a_row),
@@ -329,6 +385,12 @@ def closeness():
     wrong += sentence("closeness.md", "and is {} to {}, with outlier channels {} to {}.",
                       *span(of("made", both, truth="quantised") + of("trained", both, truth="quantised")),
                       *span(of("16", both, truth="quantised") + of("100", both, truth="quantised")))
+    kinds = {key[1:] for key in tables["made"] if key[3] == "quantised"}
+    shapes = {kind: [values[0] for key, values in tables["made"].items() if key[1:] == kind] for kind in kinds}
+    trained = {key[1:]: values[0] for key, values in tables["trained"].items()}
+    wrong += sentence("closeness.md", "Among the four published shapes the ratio differs by a factor of up to {}, and the small "
+                      "trained model's is up to {} times the lowest of theirs", max(max(of) / min(of) for of in shapes.values()),
+                      max(trained[kind] / min(of) for kind, of in shapes.items()))
     outliers = {(t, f): of(t, [f], f)[0][:3] for t in ("16", "100") for f in both}
     return wrong + sentence("closeness.md", "NVFP4 on NVFP4 falls from {} to {} ({} to {}) and {} ({} to {}), while MXFP8 on MXFP8 "
                             "rises from {} to {} ({} to {}) and {} ({} to {}).", qwen["nvfp4", "nvfp4.fma32"][0],
@@ -359,6 +421,15 @@ def traces():
                        *sorted(map(tau, range(LAYERS)))))
 
 
+def alike():
+    """How many of the first tokens of the trained model have the same input, in every layer."""
+    inputs = [array for name, (_, array) in read(os.path.join(CHECKPOINT, "capture.safetensors")).items()
+              if name.endswith(".mlp_input_bf16")]
+    same = min(int((x != x[0]).any(1).argmax()) for x in inputs)
+    tokens, = {len(x) for x in inputs}
+    return sentence("study.md", "of the trained model's {} tokens the first {} have the same input", tokens, same)
+
+
 def wrong_percentages(texts):
     """Each 'N of M (P %)' that is another percentage. texts: {name: text}."""
     return [f"{name}: '{m[0]}' is {100 * figure(m[1]) / figure(m[2]):.1f} %" for name, text in texts.items()
@@ -367,4 +438,5 @@ def wrong_percentages(texts):
 
 
 def wrong_figures():
-    return [line for of in (mma16, peers, growth, ranks, records, power, others, study, closeness, traces) for line in of()]
+    return [line for of in (mma16, peers, growth, ranks, records, loosened, exact_runs, inner_loops, power, others, study,
+                             closeness, alike, traces) for line in of()]
