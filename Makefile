@@ -4,8 +4,8 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 MODEL := fixtures/data/tiny-qwen3-moe
-# One more than there are processors: tests wait, too.
-JOBS := $(shell expr 1 + $$(nproc 2>/dev/null || echo 1))
+# Two more than there are processors: tests wait, too.
+JOBS := $(shell expr 2 + $$(nproc 2>/dev/null || echo 1))
 
 export DESTDIR
 

@@ -31,7 +31,7 @@ builds build installed gaugeblock_installed '(^|/)tests/'
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 ar rc "$work/libhdf5.a"
-cmake -S "$source" -B "$work/build" -G Ninja -DCMAKE_MAKE_PROGRAM="$ninja" -DGAUGEBLOCK_CUDA=OFF \
+cmake -S "$source" -B "$work/build" -G Ninja -DCMAKE_MAKE_PROGRAM="$ninja" -DGAUGEBLOCK_CUDA=OFF -DBUILD_TESTING=OFF \
     -DGAUGEBLOCK_HDF5_ARCHIVE="$work/libhdf5.a" >"$work/log" 2>&1 || { cat "$work/log"; fail "cmake does without archives"; }
 "$ninja" -C "$work/build" -t commands gaugeblock >"$work/commands"
 grep -q -- 'program/main\.c\.o.*libhdf5' "$work/commands" || fail "the program is not linked with HDF5"

@@ -10,12 +10,13 @@ failures=0
 may() {
     for file in $1; do
         [ -e "$file" ] || { echo "test_layers: no file matches $file" >&2; exit 1; }
-        bad=$(sed -n 's/^ *# *include *"\([^"]*\)".*/\1/p' "$file" | grep -Ev "^($2)\$" || true)
-        for include in $bad; do
-            echo "test_layers: $file includes $include" >&2
-            failures=$((failures + 1))
-        done
     done
+    bad=$(grep -Hso '^ *# *include *"[^"]*"' $1 | sed 's/: *# *include *"\(.*\)"$/ includes \1/' |
+        grep -Ev " includes ($2)\$" || true)
+    if [ -n "$bad" ]; then
+        echo "$bad" | sed 's/^/test_layers: /' >&2
+        failures=$((failures + 1))
+    fi
 }
 
 # only FILES WORDS WHAT: no file outside FILES (an extended regular expression on its path) includes WORDS.

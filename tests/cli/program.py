@@ -79,6 +79,7 @@ def record(*arguments, code=0):
     own = [case["seconds"] for case in one["cases"]]
     expect(sum(own) <= seconds and all(of > 0 for of, case in zip(own, one["cases"]) if case["exit_code"] in (0, 1)),
            f"cases of {own} seconds in {seconds}")
+    expect(sum(own) <= one["summary"]["seconds"] <= seconds, f"{one['summary']['seconds']} seconds, not {seconds}")
     reproduced(one["cases"])
     return one
 

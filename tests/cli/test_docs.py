@@ -28,6 +28,22 @@ from program import ALL, PROGRAM, SOURCE, expect, path
 
 LONG = bool(sys.argv[1:])  # whether what is marked as long is run
 
+# Commands of blocks that run with `all` or their document named: other quick tests run the like.
+ELSEWHERE = {
+    "make demo": "test_demo.py",
+    "gaugeblock bench --shape": "test_bench.py",
+    "gaugeblock report bench.json": "test_report.py",
+    "cc -shared -fPIC -O2 $(pkg-config --cflags gaugeblock) -o librouting.so": "test_kernels_doc.py",
+    "python3 outputs.py": "test_outputs.py",
+    "python3 several.py": "test_python_subjects.py",
+    "python3 compare.py": "test_testing.py",
+}
+DEMO = [
+    "build/gaugeblock import fixtures/data/tiny-qwen3-moe build/demo.h5 --format nvfp4 "
+    "--capture fixtures/data/tiny-qwen3-moe/capture.safetensors",
+    "build/gaugeblock verify build/demo.h5",
+]
+
 # What a test cannot do as printed: such a line needs one of the comments above.
 NEVER = "apt-get docker git make sudo".split()
 NUMBER = r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w])"
@@ -100,7 +116,7 @@ def follow(document, environment):
     os.mkdir(folder)
     if document == "README.md":
         clone(folder)
-    ran, skipped, output = 0, [], ""
+    ran, skipped, output, met = 0, [], "", set()
     for block in blocks(document):
         here, kind = f"{document}, line {block.line}", block.kind()
         missing = [
@@ -123,6 +139,12 @@ def follow(document, environment):
             expect(printed(block.text, output), f"{here}: the commands before print no such thing, but\n{output}")
         elif kind in ("run", "run instead", "with", "long"):
             commands = block.commands()
+            elsewhere = [begin for begin in ELSEWHERE if any(command.startswith(begin) for command in commands)]
+            met.update(elsewhere)
+            if elsewhere and not LONG:
+                skipped.append(f"{here}: {ELSEWHERE[elsewhere[0]]} runs the like")
+                output = None
+                continue
             if kind == "run instead":
                 commands = [block.value().rpartition("; since ")[0]]
             elif kind == "with":
@@ -142,7 +164,7 @@ def follow(document, environment):
                 expect(code == (int(asked[1]) if asked else 0), f"{here}: {command}: exit {code}\n{said}")
                 output += said
                 ran += 1
-    return ran, skipped
+    return ran, skipped, met
 
 
 def main():
@@ -158,13 +180,17 @@ def main():
     documents = sys.argv[1:] if not ALL and LONG else ["README.md"] + sorted(
         f"docs/{os.path.basename(name)}" for name in glob.glob(f"{SOURCE}/docs/*.md")
     )
-    total = 0
+    total, elsewhere = 0, set()
     for document in documents:
-        ran, skipped = follow(document, environment)
+        ran, skipped, met = follow(document, environment)
         total += ran
+        elsewhere |= met
         for line in [f"{document}: {ran} commands"] * bool(ran) + [f"skipped: {line}" for line in skipped]:
             print(line)
     expect((LONG and not ALL) or total >= 20, f"only {total} commands were found")
+    expect((LONG and not ALL) or elsewhere == set(ELSEWHERE), f"no document has {set(ELSEWHERE) - elsewhere}")
+    demo = subprocess.run(["make", "-n", "demo"], cwd=SOURCE, check=True, capture_output=True, text=True).stdout
+    expect([line for line in demo.splitlines() if line.startswith("build/gaugeblock")] == DEMO, f"make demo runs\n{demo}")
 
 
 main()

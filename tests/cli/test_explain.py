@@ -9,7 +9,7 @@ from kept import expect_kept
 from program import FAULTS, expect, path, record, refused, run
 
 fixture = path("explain.h5")
-run("make", fixture, "--shape", "8,3,128,64", "--tokens", "8")
+run("make", fixture, "--shape", "8,2,64,32", "--tokens", "8")
 with h5py.File(fixture) as file:
     truth = file["layers/0/truth/quantised"][...]
     ids = file["layers/0/routing/ids"][...]
@@ -40,7 +40,7 @@ for fault, name in NAMED.items():
         continue
     minimal = case["minimal"]
     expect(minimal["bytes"] == os.path.getsize(small) < 1 << 20 and not os.path.exists(small + ".trial"), str(minimal))
-    expect(minimal["tokens"] * minimal["slots"] <= 3 and minimal["hidden"] <= 128, f"{fault}: {minimal}")
+    expect(minimal["tokens"] * minimal["slots"] <= 3 and minimal["hidden"] <= 32, f"{fault}: {minimal}")
     words = minimal["repro"].split()
     expect(words[:2] == ["gaugeblock", "verify"] and words[2] == small, minimal["repro"])
     run(*words[1:], code=1)
@@ -68,12 +68,12 @@ wrong = truth.copy()
 wrong[:, 1::2] += numpy.sign(wrong[:, 1::2]) * 0.1
 expect(judged(wrong)["explanation"]["where"]["columns"] == "the odd ones", "parity")
 wrong = truth.copy()
-wrong[:, [c for c in range(128) if c % 32 < 4]] *= -3
+wrong[:, [c for c in range(64) if c % 32 < 4]] *= -3
 expect(judged(wrong)["explanation"]["where"]["columns"] == "0 to 3 of every 32", "tile")
 wrong = truth.copy()
-wrong[:, 64:80] = 0
+wrong[:, 32:48] = 0
 case = judged(wrong)
-expect(case["explanation"]["where"]["columns"] == "64 to 79", "range")
+expect(case["explanation"]["where"]["columns"] == "32 to 47", "range")
 wrong = truth.copy()
 wrong[7, 9] = numpy.nan
 where = judged(wrong)["explanation"]["where"]

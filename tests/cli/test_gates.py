@@ -9,7 +9,7 @@ from kept import expect_kept
 from program import FAULTS, expect, path, record, refused, run
 
 fixture = path("gate.h5")
-run("make", fixture, "--shape", "8,3,128,64", "--tokens", "8")
+run("make", fixture, "--shape", "8,3,128,64", "--tokens", "4")
 with h5py.File(fixture) as file:
     truth = file["layers/0/truth/quantised"][...]
 
@@ -97,12 +97,15 @@ _, = record(fixture, "--subject", FAULTS, "--kernel", "faults/one-element-unorde
 # Presets are gate files, and give the same verdict as one.
 presets = [json.loads(line) for line in run("list", "gates").stdout.splitlines()]
 expect(presets[0]["name"] == "default" and presets[0]["checks"] == ["exact", "bound", "rms", "scale"], presets[0])
-for preset in presets:
-    given = record(fixture, "--gate", preset["name"], code=1 if preset["name"] == "cosine-0.999996" else 0)
+for number, preset in enumerate(presets):
+    given = record(fixture, "--gate", preset["name"], "--no-diagnosis", code=1 if preset["name"] == "cosine-0.999996" else 0)
+    expect(given["policy"] == preset, given["policy"])
+    if number % 2:
+        continue
     with open(path("preset.json"), "w") as stream:
         json.dump({**preset, "name": "mine"}, stream)
-    again = record(fixture, "--gate", path("preset.json"), code=given["exit_code"])
-    expect(given["policy"] == preset and again["policy"] == {**preset, "name": "mine"}, f"{given['policy']} {again['policy']}")
+    again = record(fixture, "--gate", path("preset.json"), "--no-diagnosis", code=given["exit_code"])
+    expect(again["policy"] == {**preset, "name": "mine"}, again["policy"])
     checks = json.dumps(given["cases"][0]["checks"]).replace(preset["name"], "mine")
     expect(checks == json.dumps(again["cases"][0]["checks"]), preset["name"])
 

@@ -41,11 +41,11 @@ def any_refusal(*arguments):
 
 
 # Damage of any byte. tests/fixtures/test_fixture_damage.c has thousands of places; here the whole program sees some.
-for size in [0, 1, 8, 100, len(good) // 2, len(good) - 1] + [generator.randrange(len(good)) for _ in range(20 if ALL else 5)]:
+for size in [0, 1, 8, 100, len(good) // 2, len(good) - 1] + [generator.randrange(len(good)) for _ in range(20 if ALL else 3)]:
     any_refusal("info", write("bad.h5", good[:size]))
 with h5py.File(fixture) as f:
     digest = f.attrs["input_sha256"].decode()
-for _ in range(60 if ALL else 12):
+for _ in range(60 if ALL else 8):
     at = generator.randrange(len(good))
     changed = bytearray(good)
     changed[at] ^= 1 << generator.randrange(8)
@@ -116,7 +116,7 @@ with h5py.File(path("old.h5"), "w") as f:
 with open(path("old.h5"), "rb") as stream:
     old = stream.read()
 codes = set()
-for _ in range(60 if ALL else 10):
+for _ in range(60 if ALL else 6):
     wrong = bytearray(old)
     wrong[generator.randrange(1200)] ^= 1 << generator.randrange(8)
     done = subprocess.run([PROGRAM, "verify", path("tiny.h5"), "--outputs", write("bad.h5", wrong)], capture_output=True,
@@ -130,7 +130,7 @@ one = record(fixture, "--outputs", path("outputs.npy"), "--outputs", write("bad.
 expect([case["verdict"] for case in one["cases"]] == ["FAIL", "BAD_INPUT"], str(one["cases"]))
 
 # More of them than any table in the program has room for.
-ABSENT = 600 if ALL else 130
+ABSENT = 600 if ALL else 70
 one = record(*[path(f"absent{n}.h5") for n in range(ABSENT)], fixture, code=2)
 expect(len(one["cases"]) == ABSENT + 1 and one["summary"]["judged"] == 1 and one["cases"][ABSENT]["verdict"] == "PASS",
        str(one["summary"]))

@@ -368,13 +368,16 @@ def check_sound():
     # A layer that config.json leaves out, weights that alone are quantised, and scales that no one reads.
     edited = Edited("nvfp4-pack-quantized")
     not_quantised(edited)
+    folder = edited.made.write("left-out")
     for pattern, left_out in (
             ("model.layers.1.mlp.experts.5.down_proj", True), ("re:.*experts.5.*", True), ("model.layers.1.mlp*", True),
             (r"re:model\.layers\.\d+\.mlp\.experts\.(?:5|7)\..*?", True), (r"re:(?!.*lm_head).*experts", True),
             ("re:^model[.]layers[.]1[.].*[.]experts[.]5[.].*", True), ("model.layers.1.*.experts.5.*", True),
             ("re:experts.5", False), ("model.layers.1.mlp.experts.15.*", False), (r"re:model\.layers\.\D+", False)):
         edited.made.config["quantization_config"]["ignore"] = [pattern]
-        one, text = inspect(edited.made.write("left-out"), "--layers", 1, code=0 if left_out else 1)
+        with open(os.path.join(folder, "config.json"), "w") as stream:
+            json.dump(edited.made.config, stream)
+        one, text = inspect(folder, "--layers", 1, code=0 if left_out else 1)
         expect(len(one["matrices"]) == EXPERTS * 3 - 1 and defects(one) == ([] if left_out else ["declaration"]), text)
     # By the model's own names.
     names = ((".mlp.", ".block_sparse_moe."), ("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2"))

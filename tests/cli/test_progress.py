@@ -51,6 +51,10 @@ for layers in (1, 4):
 # Each fixture, and of it each kernel that is timed, has its part of the whole, in which its own steps go on.
 shown = percentages("bench", path("1.h5"), path("4.h5"), "--kernel", "cpu/nvfp4-[dl]*", "--batches", "2,8", "--samples", 1, "--hot", "--cache", 65536)
 expect(shown == sorted(shown) and shown[0] == 0 and 75 <= shown[-1] <= 100, f"bench: {shown}")
+# Each problem of a suite has its part.
+if ALL:
+    shown = percentages("make", path("suite"), "--suite")
+    expect(shown == sorted(shown) and len(set(shown)) >= 20 and 75 <= shown[-1] <= 100, f"make --suite: {shown}")
 # Problems without layers.
 run("make", path("rows.h5"), "--operator", "quantise", "--recipe", "nvfp4.trtllm/1", "--shape", "5,64")
 percentages("verify", path("rows.h5"), "--kernel", "cpu/quantise", "--batch", "2,5")

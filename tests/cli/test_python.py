@@ -16,7 +16,7 @@ import numpy as np
 from blocks import block
 from package import codes, moe
 from nvfp4 import quantise
-from program import SOURCE, expect, path, reproduced, run, small
+from program import ALL, SOURCE, expect, path, reproduced, run, small
 from published import Published
 
 import gaugeblock
@@ -44,7 +44,7 @@ gaugeblock.verify(plain, path("activations.h5"), arguments=("--activations", "bf
 expect(gaugeblock.Fixture(fixture).layer(0).activations == "bf16", "a fixture without quantised activations has some")
 
 # gpt-oss: biases and an activation of its own; each is judged.
-run("import", Published("gpt-oss-mxfp4").write("gpt-oss"), path("oss.h5"), "--tokens", 9, "--layers", 0)
+run("import", Published("gpt-oss-mxfp4").write("gpt-oss"), path("oss.h5"), "--tokens", 2, "--layers", 0)
 gaugeblock.verify(moe, path("oss.h5")).check()
 for missing in ({"activation": "silu"}, {"gate_up_bias": None}, {"down_bias": None}):
     report = gaugeblock.verify(lambda layer: moe(dataclasses.replace(layer, **missing)), path("oss.h5"), arguments=("--no-diagnosis",))
@@ -102,7 +102,7 @@ def restless(layer):
 
 expect_verdict(spoiled, Verdict.FAIL, "token 0, element 5")
 expect_verdict(lambda layer: np.zeros((layer.tokens, layer.hidden), np.float32), Verdict.FAIL, "output of layer 0")
-expect_verdict(moe, Verdict.FAIL, "", order="fma32/1", batches=[1])
+expect_verdict(moe, Verdict.FAIL, "", order="fma32/1", batches=[1], arguments=("--no-diagnosis",))
 claimed = gaugeblock.verify(moe, fixture, rounding={"gate_up": "bf16"}, accumulator_bits=20).check().cases[0].record["subject"]
 expect(claimed["roundings"]["gate_up"] == "bf16" and claimed["accumulator_bits"] == 20, str(claimed))
 expect_verdict(greedy, Verdict.FAIL, "changed its input x")
@@ -304,8 +304,6 @@ def crash(layer):
     ctypes.string_at(0)
 def leave(layer):
     os._exit(0)
-def loop(layer):
-    time.sleep(60)
 def leave_behind(layer):
     "Processes out of this one's group and session, and one whose parent is gone."
     for number in range(2):
@@ -325,8 +323,6 @@ def wanders(layer):
     return zeros(layer)
 def zeros(layer):
     return np.zeros((layer.tokens, layer.hidden), np.float32)
-def lone(layer):
-    return (zeros(layer),)
 def huge(layer):
     return np.broadcast_to(np.float32(0), (10**6, 10**6))
 """)
@@ -335,11 +331,9 @@ import grief  # noqa: E402
 
 expect_verdict(grief.crash, Verdict.CRASH, "by signal 11", isolate=True)
 expect_verdict(grief.leave, Verdict.CRASH, "with exit code 0", isolate=True)
-expect_verdict(grief.loop, Verdict.CRASH, "after 2 s", isolate=True, timeout_s=2)
 expect_verdict(grief.fells_its_group, Verdict.CRASH, "by signal 9", isolate=True)
-expect_verdict(grief.right, Verdict.UNSUPPORTED, "never comes to it", isolate=True)
-expect_verdict(grief.zeros, Verdict.FAIL, "output of layer 0", isolate=True)
-expect_verdict(grief.lone, Verdict.FAIL, "returned a tuple of 1", isolate=True)
+if ALL:  # what it says of itself comes back as FAIL does below
+    expect_verdict(grief.right, Verdict.UNSUPPORTED, "never comes to it", isolate=True)
 expect_verdict(grief.huge, Verdict.FAIL, "the output is [1000000, 1000000]", isolate=True)
 
 
@@ -373,7 +367,7 @@ expect(not left(), f"left by a function that is done: {left()}")
 os.environ["SLEEP"] = "600"
 CALL = "import sys; sys.path[:0] = sys.argv[2:]; import gaugeblock, grief; gaugeblock.verify(grief.leave_behind, sys.argv[1], isolate=True)"
 signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup has it ignored, for children, too
-for number in (signal.SIGKILL, signal.SIGINT):
+for number in (signal.SIGKILL, signal.SIGINT) if ALL else (signal.SIGKILL,):
     os.remove(path("started"))
     caller = subprocess.Popen([sys.executable, "-B", "-c", CALL, fixture, os.path.join(SOURCE, "python"), path("")],
                               stderr=subprocess.DEVNULL)

@@ -15,6 +15,7 @@ from program import ALL, PROGRAM, expect, path
 
 SEED = 20261
 LAYERS = 18 if ALL else 9  # of all seeds
+SEVERAL = 3 if ALL else 2  # ranks
 STUDY = ["study", "drift", "--shape", "16,4,512,256" if ALL else "16,4,256,128", "--layers", "6" if ALL else "3", "--tokens", "5",
          "--seeds", "3", "--paths", "mxfp8.fma32,nvfp4.fma32"]
 
@@ -83,7 +84,7 @@ for killed, resumed in () if not MPI else ((choose.randrange(1, 4), 1), (0, 2), 
     expect(not [name for name in os.listdir(path("")) if "part" in name or "tmp" in name], "no half file is left")
 
 # A file of several seeds that are begun is gone on with by one process.
-process = start(3 if MPI else 1, "-o", path("stopped.h5"))
+process = start(SEVERAL if MPI else 1, "-o", path("stopped.h5"))
 while not os.path.exists(path("stopped.h5")) and process.poll() is None:
     time.sleep(0.005)
 time.sleep(LAYERS / 24)
@@ -105,12 +106,12 @@ for attempt in range(24):
         break
     os.remove(path("within.h5"))
 expect(os.path.exists(path("within.h5")), "no study stopped within a seed")
-complete(3, "-o", path("within.h5"), "--resume")
-expect(content(path("within.h5")) == (LAYERS, 1, wanted), "stopped within a seed, resumed by 3 ranks")
+complete(SEVERAL, "-o", path("within.h5"), "--resume")
+expect(content(path("within.h5")) == (LAYERS, 1, wanted), "stopped within a seed, resumed by several ranks")
 
 # Bad input: one line, of one rank.
 def refused(words, *arguments):
-    done = mpirun(3, "study", *arguments)
+    done = mpirun(SEVERAL, "study", *arguments)
     lines = said_by(done)
     expect(done.returncode == 2 and len(lines) == 1 and words in lines[0], f"{done.returncode}: {done.stderr}")
 

@@ -27,10 +27,14 @@ case, = record(fixture, "--subject", FAULTS, "--kernel", "faults/none", code=3)[
 expect(case["verdict"] == "UNSUPPORTED" and "weighs outputs" in case["reason"], case["reason"])
 
 # Injected: the weight on the output. SiLU tells it in every check.
-for name, code in (("weighs-input", 0), ("weighs-input-unordered", 0), ("weighs-output", 1), ("weighs-output-unordered", 1)):
-    case, = record(fixture, "--subject", FAULTS, "--kernel", f"faults/{name}", "--no-diagnosis", code=code)["cases"]
-    expect(case["checks"]["bound"]["result"] == ("FAIL" if code else "PASS"), f"{name}: {case['reason']}")
-run("verify", fixture, "--subject", FAULTS, "--kernel", "faults/weighs-output-unordered", "--no-diagnosis",
+names = ("weighs-input", "weighs-input-unordered", "weighs-output", "weighs-output-unordered")
+kernels = [word for name in names for word in ("--kernel", f"faults/{name}")]
+cases = record(fixture, "--subject", FAULTS, *kernels, "--no-diagnosis", code=1)["cases"]
+for name, case in zip(names, cases, strict=True):
+    expect(case["subject"]["name"] == f"faults/{name}" and case["verdict"] == case["checks"]["bound"]["result"] ==
+           ("FAIL" if "output" in name else "PASS"), f"{name}: {case['reason']}")
+run("make", path("small.h5"), "--router", "transformers.llama4/1", "--shape", "4,1,32,16", "--tokens", "4")
+run("verify", path("small.h5"), "--subject", FAULTS, "--kernel", "faults/weighs-output-unordered", "--no-diagnosis",
     "--minimise", path("least.h5"), code=1)
 with h5py.File(path("least.h5")) as f:
     expect(f.attrs["weighed_input"] == 1, "the smallest problem weighs its input, too")

@@ -12,7 +12,7 @@
 #include "tests/support/layer_as_fixture.h"
 
 /* Of each format every so manieth fault is run. */
-static uint32_t stride = 60;
+static uint32_t stride = 110;
 
 struct scene {
     struct problem problem;

@@ -21,8 +21,8 @@ static const char *const names[] = {"scales of the next block in down",
                                     "gate and up swapped",
                                     "routing weight missing"};
 
-/* Of each contract every so manieth fault is run. */
-static size_t stride = 13;
+/* Of each contract every so manieth fault is run, from this one on. */
+static size_t stride = 13, first[] = {2, 1, 6};
 
 static const struct fault *find(const char *name)
 {
@@ -58,7 +58,7 @@ static void faults_of_quantised_layers_are_named(void **state)
         struct gb_arguments a = baseline_arguments(&baseline, 0);
         assert_int_equal(trace_new(gb_contract_of(&a, GB_LAYER, GB_ORDER_FMA32), &a, &trace, NULL), GB_OK);
         assert_int_equal(gb_outputs_new(&shape, 1, GB_FP32, false, false, &subject, NULL), GB_OK);
-        for (size_t n = c % stride; n < sizeof names / sizeof *names; n += stride) {
+        for (size_t n = stride > 1 ? first[c] : 0; n < sizeof names / sizeof *names; n += stride) {
             struct explanation *explanation;
             assert_int_equal(fault_run(find(names[n]), &trace, NULL, subject->layer[0].output, NULL), GB_OK);
             assert_int_equal(explain(&baseline, GB_LAYER, subject, &explanation, NULL), GB_OK);

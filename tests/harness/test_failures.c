@@ -326,7 +326,7 @@ static enum gb_status read_capture(struct gb_error *error)
 /* Inputs of a block format, and what a recipe makes of them. */
 static enum gb_status make_vectors(struct gb_error *error)
 {
-    const struct gb_recipe *recipe = gb_recipe_find("mxfp8.rceil/1");
+    const struct gb_recipe *recipe = gb_recipe_find("fp8g128.vllm/1");
     const struct gb_block_format format = gb_block_format_of(&recipe->quantiser);
     struct gb_vectors *vectors = (void *)made;
     struct gb_vector_outputs *of = (void *)made;
@@ -602,7 +602,7 @@ static const char *const for_want_of_memory[] = {"layer.h5: /layers/0/routing/id
                                                  "no memory for /layers/0/x",
                                                  "no memory for 1 layers",
                                                  "no memory for 1 seeds",
-                                                 "no memory for 1 x 256 x 32 values",
+                                                 "no memory for 1 x 104 x 128 values",
                                                  "no memory for 15 scores",
                                                  "no memory for 192 codes",
                                                  "no memory for 192 values",
@@ -782,7 +782,7 @@ static void each(const struct operation *o, uint32_t plant(uint32_t), uint32_t l
     if (count < least)
         fail_msg("%s: %u places", o->name, count);
     uint32_t refused = 0;
-    for (uint32_t n = 1; n <= count; n += plant == hdf5_fail ? 1 + count / 150 : 1) {
+    for (uint32_t n = 1; n <= count; n += plant == hdf5_fail ? 1 + count / 75 : 1) {
         error.message[0] = '\0';
         plant(n);
         enum gb_status status = o->run(&error);

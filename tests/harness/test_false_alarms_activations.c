@@ -63,6 +63,9 @@ static struct gb_fixture *generate(uint32_t n, const char *kind)
     return generated_layer(&of);
 }
 
+/* Every how manieth variant is run, others of the next fixture. */
+static uint32_t sparse = 2;
+
 /* Rounding toward zero costs a bit, which is declared. */
 static bool truncates(const struct gb_kernel *claim)
 {
@@ -99,7 +102,7 @@ static void count_fixture(uint32_t n, const char *kind, float factor, struct ala
     ok(baseline_new(plain.fixture, fixture_contract(plain.fixture), &plain, &quantised, &error), &error);
     alarm_subject_new(&s, &p, &quantised, claim);
     snprintf(name, sizeof name, "fixture %u (%s, %s)", n, contracts[n % COUNT(contracts)].recipe, kind);
-    for (uint32_t v = 0; v < VARIANTS; v++) {
+    for (uint32_t v = n % sparse; v < VARIANTS; v += sparse) {
         struct valid_kernel valid = variant(n, v, claim);
         alarms_run(&s, claim, &valid, claim->accumulator_bits + truncates(claim), n % 2, name, a);
     }
@@ -133,8 +136,9 @@ int main(int argc, char **argv)
 {
     bool all = argc > 1 && !strcmp(argv[1], "all");
     uint32_t fixtures = all ? ALL_FIXTURES : SOME_FIXTURES, stride = all ? 1 : 9;
+    sparse = all ? 1 : sparse;
     struct alarms valid = count(fixtures, stride, 1), inadmissible = count(COUNT(contracts), 1, 1.0005f);
-    bool bad = alarms_bad(&valid, seen, all) || valid.runs != (uint64_t)fixtures * VARIANTS;
+    bool bad = alarms_bad(&valid, seen, all) || valid.runs != (uint64_t)fixtures * VARIANTS / sparse;
     bad |= valid.sums < valid.runs / 3 || valid.ambiguous_codes == 0;
     bad |= inadmissible.alarms < inadmissible.runs; /* with scales that are wrong by 5e-4 */
     alarms_print(stdout, &valid, all ? "test_false_alarms_activations all" : "test_false_alarms_activations", fixtures);

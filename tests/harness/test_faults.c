@@ -17,9 +17,9 @@
 #include "tests/support/route_problem.h"
 
 static const enum gb_format formats[] = {GB_BF16, GB_NVFP4, GB_MXFP8, GB_MXFP4, GB_FP8_BLOCK};
-static const struct gb_shape shapes[] = {{7, 160, 96, 5, 3}, {1, 32, 32, 1, 1}, {3, 256, 288, 4, 4}};
+static const struct gb_shape shapes[] = {{7, 160, 96, 5, 3}, {1, 32, 32, 1, 1}, {3, 256, 160, 4, 4}};
 
-/* Whether every fault has every problem, and not half of them: it still changes one. */
+/* Whether every fault has every problem, and not a third of them: it still changes one. */
 static bool whole;
 
 /* Sanitizers make one problem as long as ten. */
@@ -83,44 +83,32 @@ static void problem_quantised(struct problem *p, int n, struct gb_shape shape)
     p->arguments.intermediate_scale = (n == 1 ? 0x1p15f : 1.0f) * 3.0f / 2688;
 }
 
-static const struct gb_shape shape_quantised = {3, 256, 384, 5, 3};
+static const struct gb_shape shape_quantised = {2, 256, 256, 5, 3};
 
+/* And codes that nothing was done to make its bits. */
 static void test_quantised_trace_is_the_reference(void **state)
 {
+    static const enum fault_stage stages[] = {STAGE_REQUANT, STAGE_ACT_QUANT};
     (void)state;
     for (int n = 0; n < QUANTISED; n++) {
         struct problem problem;
         struct trace trace;
         problem_quantised(&problem, n, shape_quantised);
-        problem_empty_slots(&problem, 5, 1);
+        problem_empty_slots(&problem, 5, 1 + n % 2);
         assert_int_equal(fma32_layer(&problem.arguments, NULL), GB_OK);
         assert_int_equal(
             trace_new(gb_contract_of(&problem.arguments, GB_LAYER, GB_ORDER_FMA32), &problem.arguments, &trace, NULL),
             GB_OK);
         for (size_t i = 0; i < outputs(&shape_quantised); i++)
             assert_same_float(problem.output[i], trace.output[i], "%s, %zu", quantised[n].recipe, i);
-        trace_free(&trace);
-        problem_free(&problem);
-    }
-}
-
-/* Codes that nothing was done to make the reference's bits. */
-static void test_codes_make_the_output(void **state)
-{
-    (void)state;
-    for (int n = 0; n < 2 * QUANTISED; n++) {
-        struct fault none = {.name = "none", .stage = n % 2 ? STAGE_ACT_QUANT : STAGE_REQUANT};
-        struct problem problem;
-        struct trace trace;
-        problem_quantised(&problem, n / 2, shape_quantised);
-        problem_empty_slots(&problem, 5, 2);
-        assert_int_equal(
-            trace_new(gb_contract_of(&problem.arguments, GB_LAYER, GB_ORDER_FMA32), &problem.arguments, &trace, NULL),
-            GB_OK);
-        assert_int_equal(fault_run(&none, &trace, NULL, problem.output, NULL), GB_OK);
-        for (size_t i = 0; i < outputs(&shape_quantised); i++)
-            assert_same_float(trace.output[i], problem.output[i], "%s, %s, %zu", quantised[n / 2].recipe,
-                              fault_stage_name(none.stage), i);
+        for (int c = 0; c < 2; c++) {
+            const struct fault none = {.name = "none", .stage = stages[c]};
+            memset(problem.output, 0xA5, outputs(&shape_quantised) * sizeof *problem.output);
+            assert_int_equal(fault_run(&none, &trace, NULL, problem.output, NULL), GB_OK);
+            for (size_t i = 0; i < outputs(&shape_quantised); i++)
+                assert_same_float(trace.output[i], problem.output[i], "%s, %s, %zu", quantised[n].recipe,
+                                  fault_stage_name(none.stage), i);
+        }
         trace_free(&trace);
         problem_free(&problem);
     }
@@ -209,7 +197,7 @@ static void test_every_fault_changes_the_output(void **state)
         for (int s = 0; s < SHAPES; s++)
             for (int d = 0; d < 2; d++) {
                 struct problem problem;
-                if (!whole && (f + s + d) % 2)
+                if (!whole && (f + s + d) % 3)
                     continue;
                 problem_new(&problem, shapes[s], formats[f], d ? DATA_CODES : DATA_GAUSSIAN, 3 + (uint64_t)s);
                 if (s == 0 && d)
@@ -910,7 +898,6 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_trace_is_the_reference),
         cmocka_unit_test(test_quantised_trace_is_the_reference),
-        cmocka_unit_test(test_codes_make_the_output),
         cmocka_unit_test(test_every_fault_changes_the_output),
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_scales_of_another_bias),

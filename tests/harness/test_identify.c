@@ -209,7 +209,7 @@ static void little_names_nothing(void **state)
 }
 
 /* Every how manieth bf16 number is a block's maximum: 1 in the exhaustive test. */
-static uint32_t stride = 337;
+static uint32_t stride = 997;
 
 /*
  * Pairs of a block's maximum and an element below it, both bf16, with no global scale or with some: the maxima by
@@ -289,7 +289,7 @@ static void change_is_seen(const struct gb_vectors *v, const struct gb_recipe *r
     difference_between(v, ours, theirs, &d);
     tally->changes++;
     if (d.blocks) {
-        if (tally->seen++ % (stride == 1 ? 1 : 60) == 0)
+        if (tally->seen++ % (stride == 1 ? 1 : 150) == 0)
             is_explained(v, recipe, change, theirs, tally);
     } else if (same_on_the_domain(&recipe->quantiser, &change->rules)) {
         tally->equivalent++;

@@ -201,15 +201,15 @@ static void for_fixture(void (*each)(const struct gb_fixture *f, const struct gb
     gb_fixture_free(f);
 }
 
-/* Calls `each` for every fixture, with the reference's outputs. */
-static void for_fixtures(void (*each)(const struct gb_fixture *f, const struct gb_outputs *reference))
+/* Calls `each` for every fixture, or for half of them, with the reference's outputs. */
+static void for_fixtures(void (*each)(const struct gb_fixture *f, const struct gb_outputs *reference), bool half)
 {
     enum { SEEDS = 2 };
     size_t count;
     const struct gb_recipe *recipe = gb_recipes(&count);
     for (size_t r = 0; r < count; r++)
         for (size_t g = 0; is_tried(&recipe[r]) && g < sizeof generators / sizeof *generators; g++)
-            for (uint32_t v = 0; v < (whole ? 4 * SEEDS : 2); v++)
+            for (uint32_t v = half ? (r + g) % 2 : 0; v < (whole ? 4 * SEEDS : 2); v += half ? 2 : 1)
                 for_fixture(each, make(&recipe[r], generators[g], v / 2 % 2 ? GB_FP16 : GB_BF16, v % 2, 3 + v / 4));
 }
 
@@ -228,7 +228,7 @@ static void expect_admissible(const struct gb_fixture *f, const struct gb_output
 {
     silu_function *const all[] = {by_division, by_reciprocal, by_exp2,   in_double,
                                   by_fast_exp, by_sign,       by_newton, through_long};
-    enum { ALL = sizeof all / sizeof *all, SOME = 3 };
+    enum { ALL = sizeof all / sizeof *all, SOME = 2 };
     for (size_t n = 0; n < (whole ? ALL : SOME); n++, cases++) {
         const size_t i = whole ? n : cases % (ALL + 1) % ALL; /* others in every fixture */
         struct gb_outputs *outputs = outputs_of(f, all[i], (enum quantiser)(cases % QUANTISERS));
@@ -249,8 +249,8 @@ static void expect_admissible(const struct gb_fixture *f, const struct gb_output
 static void test_admissible(void **state)
 {
     (void)state;
-    for_fixtures(expect_admissible);
-    assert_true(differing > 500);
+    for_fixtures(expect_admissible, false);
+    assert_true(differing > 300);
     assert_int_equal(differing, wrong);
     print_message("%llu right kernels, no alarm\n", (unsigned long long)cases);
 }
@@ -271,8 +271,8 @@ static void expect_wrong(const struct gb_fixture *f, const struct gb_outputs *re
 static void test_too_far(void **state)
 {
     (void)state;
-    for_fixtures(expect_wrong);
-    if (4 * caught < 3 * tried || tried < 24)
+    for_fixtures(expect_wrong, true);
+    if (4 * caught < 3 * tried || tried < 20)
         fail_msg("seen on %llu of %llu fixtures", (unsigned long long)caught, (unsigned long long)tried);
 }
 
@@ -292,7 +292,7 @@ static void expect_places(const struct gb_fixture *f, const struct gb_outputs *r
 static void test_places(void **state)
 {
     (void)state;
-    for_fixtures(expect_places);
+    for_fixtures(expect_places, true);
 }
 
 int main(int argc, char **argv)

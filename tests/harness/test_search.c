@@ -1600,7 +1600,8 @@ static void hypotheses_explain_what_they_make(void **state)
         struct layer l;
         layer_new(&l, scenes[n].shape, scenes[n].format, GB_BF16, scenes[n].part);
         share_out(&l);
-        for (size_t i = 0; i < scenes[n].count; i++) {
+        /* all of the first scene, of the next two every other one */
+        for (size_t i = n == 2; i < scenes[n].count; i += n == 1 || n == 2 ? 2 : 1) {
             struct finding f = scenes[n].rows[i].finding;
             char text[64];
             read_places(scenes[n].rows[i].places, &f);
@@ -1672,13 +1673,12 @@ static void two_causes_are_found(void **state)
 {
     static const struct {
         double noise, rounding; /* of its squares, how much is known to be rounding */
-    } rows[] = {{0.0, 0.0},    {0.028, 0.0},  {0.028, 0.51}, {0.035, 0.0},
-                {0.035, 0.51}, {0.035, 0.47}, {0.06, 1.0},   {0.09, 1.0}};
+    } rows[] = {{0.0, 0.0}, {0.028, 0.0}, {0.035, 0.0}, {0.035, 0.51}, {0.035, 0.47}, {0.05, 1.0}, {0.09, 1.0}};
     static const struct planted of[] = {OF(settle, COMBINE, FACTOR, 1.5, 0, "tokens 1+1"),
                                         OF(settle, DOWN, CONSTANT, 0.0, 0, "tokens 0+1")};
     struct layer l;
     (void)state;
-    layer_new(&l, (struct gb_shape){4, 64, 16, 4, 1}, GB_NVFP4, GB_BF16, LAYER);
+    layer_new(&l, (struct gb_shape){4, 32, 16, 4, 1}, GB_NVFP4, GB_BF16, LAYER);
     share_out(&l);
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
         struct diagnosis *w = &l.of;
@@ -1806,7 +1806,7 @@ static void weights_are_read_as_the_finding_says(void **state)
                     continue;
                 assert_true(altered_new(w, &f, &altered));
                 for (uint32_t e = 0; e < READ_EXPERTS; e++)
-                    for (uint32_t r = 0; r < READ_ROWS; r++) {
+                    for (uint32_t r = 4 * e % 7; r < READ_ROWS; r += 7) {
                         altered_row(&altered, e, r, added);
                         for (uint32_t k = 0; k < READ_COLUMNS; k++) {
                             const uint32_t b = k / block, from = (k + (uint32_t)f.offset + READ_COLUMNS) % READ_COLUMNS;

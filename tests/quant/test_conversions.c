@@ -7,7 +7,7 @@
 #include "tests/oracle/oracle.h"
 
 /* Every how manieth case of the sweeps is run. */
-static uint32_t stride = 7;
+static uint32_t stride = 13;
 
 static enum oracle_format element(enum gb_codec codec)
 {
@@ -41,11 +41,12 @@ static void check(const struct gb_conversion *c, const struct oracle_policy *p, 
                  actual);
 }
 
-/* Every code's value, the tie above it, their neighbours, with both signs. */
+/* Every code's value, the tie above it, their neighbours, with both signs; of formats of 16 bits a part of the codes,
+ * with the last ones of each exponent. */
 static void check_ties(const struct gb_conversion *c, const struct oracle_policy *p)
 {
     unsigned codes = 1u << (gb_codec_bits(c->codec) - (c->codec != GB_CODEC_E8M0));
-    for (unsigned code = 0; code < codes; code++) {
+    for (unsigned code = 0; code < codes; code += stride == 1 || codes <= 256 || code % 128 > 119 ? 1 : 3) {
         float low = gb_codec_decode(c->codec, (uint16_t)code), high = gb_codec_decode(c->codec, (uint16_t)(code + 1));
         float points[] = {low, low / 2 + high / 2, high, 1.5f * low};
         for (unsigned i = 0; i < 4; i++)
@@ -63,10 +64,11 @@ static void every_row_is_the_oracle(void **state)
     (void)state;
     size_t count;
     const struct gb_conversion *rows = gb_conversions(&count);
+    const uint32_t third = stride > 1 ? 3 : 1;
     assert_true(count >= 30);
     for (size_t r = 0; r < count; r++) {
         struct oracle_policy p = policy(&rows[r]);
-        for (uint32_t code = 0; code < 65536; code++)
+        for (uint32_t code = (uint32_t)r % third; code < 65536; code += third)
             check(&rows[r], &p, bits_float(code << 16));
         for (uint64_t bits = 0; bits < (uint64_t)1 << 32; bits += 9973 * stride)
             check(&rows[r], &p, bits_float((uint32_t)bits));

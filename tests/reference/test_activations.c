@@ -137,7 +137,7 @@ static void stages_equal_the_oracle(void **state)
     (void)state;
     for (size_t c = 0; c < sizeof contracts / sizeof *contracts; c++)
         for (size_t s = 0; s < 3; s++)
-            for (size_t d = 0; d < sizeof kinds / sizeof *kinds; d++) {
+            for (size_t d = (c + s) % 2; d < sizeof kinds / sizeof *kinds; d += 2) {
                 struct problem p;
                 problem_new(&p, contracts[c].shapes[s], contracts[c].weights, kinds[d], 7 * c + s);
                 ask(&p, &gb_recipe_find(contracts[c].recipe)->quantiser, s);

@@ -20,17 +20,19 @@ static double rms_ratio(const double *values, const double *truth, const double 
     return sqrt(sum / (double)count);
 }
 
+/* In turns of two problems. */
 static struct ratios every_order(enum gb_format format, enum data data, const struct gb_rounding_points *points)
 {
+    static uint64_t calls;
     struct ratios largest = {0, 0};
+    struct bounded b;
+    const uint64_t seed = 1 + (calls ^ calls >> 1 ^ calls >> 2) % 2;
 
-    for (uint64_t seed = 1; seed <= 2; seed++) {
-        struct bounded b;
-        bounded_new(&b, (struct gb_shape){1, 96, 64, 3, 3}, format, data, seed);
-        problem_empty_slots(&b.problem, 7, seed);
-        check_every_order(&b, points, seed, &largest);
-        bounded_free(&b);
-    }
+    calls++;
+    bounded_new(&b, (struct gb_shape){1, 96, 64, 3, 3}, format, data, seed);
+    problem_empty_slots(&b.problem, 7, seed);
+    check_every_order(&b, points, seed, &largest);
+    bounded_free(&b);
     return largest;
 }
 
@@ -139,7 +141,7 @@ static void sigma_predicts_the_spread(void **state)
     (void)state;
     for (unsigned f = 0; f < 3; f++) {
         struct bounded b;
-        bounded_new(&b, (struct gb_shape){24, 384, 192, 8, 4}, formats[f], DATA_GAUSSIAN, 30 + f);
+        bounded_new(&b, (struct gb_shape){8, 384, 192, 4, 3}, formats[f], DATA_GAUSSIAN, 30 + f);
         bound(&b, &points_bf16_fp32);
         run_reference(&b);
         double y = rms_ratio(b.output, b.truth, b.sigma, b.outputs);

@@ -244,7 +244,7 @@ static void test_combine(void **state)
     (void)state;
     for (int n = 0; n < RANK_COUNTS; n++)
         for (int p = 0; p < PLACEMENTS; p++)
-            for (int d = 0; d < 4; d++) {
+            for (int d = (n + p) % 2; d < 4; d += 2) {
                 struct exchange e;
                 char what[128];
                 uint32_t ranks = rank_counts[n];
@@ -582,9 +582,9 @@ static void test_layer(void **state)
         assert_int_equal(gb_reference_layer(gb_contract_of(a, GB_LAYER, layers[l].order), a, NULL), GB_OK);
         run_over_ranks(&problem, layers[l].order, 1, BLOCKS, GB_BF16, GB_AT_RECEIVER, bf16_rows);
         assert_true(differing(whole, bf16_rows, count) > 0);
-        /* of layers behind the first one some ranks and placements */
-        for (int n = 0; n < RANK_COUNTS; n += l ? 2 : 1)
-            for (int p = l ? RANDOM : BLOCKS; p < (l ? ALL_TO_ONE : PLACEMENTS); p++) {
+        /* placements in turns; of layers behind the first one some ranks, at random */
+        for (int n = l ? (int)l % 2 : 0; n < RANK_COUNTS; n += l ? 3 : 1)
+            for (int p = l ? RANDOM : n % 2; p < PLACEMENTS; p += 2) {
                 run_over_ranks(&problem, layers[l].order, rank_counts[n], (enum placement)p, GB_FP32, GB_AT_RECEIVER,
                                output);
                 for (size_t i = 0; i < count; i++)
@@ -934,7 +934,7 @@ static void test_dispatch_over_processes(void **state)
     for (int n = 0; n < RANK_COUNTS - 1; n++)
         for (int p = 0; p < PLACEMENTS; p++)
             for (size_t r = 0; r < sizeof recipes / sizeof *recipes; r++)
-                for (int c = 0; c < PROCESS_COUNTS; c++) {
+                for (int c = (n + p + (int)r) % 2; c < PROCESS_COUNTS; c += 2) {
                     struct exchange e;
                     char what[128];
                     exchange_new(&e, rank_counts[n], 3, 128, 30, 4, (enum placement)p, 17 + r);
@@ -968,7 +968,7 @@ static void test_combine_over_processes(void **state)
     for (int n = 0; n < RANK_COUNTS - 1; n++)
         for (int d = 0; d < 4; d++)
             for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-                for (int c = 0; c < PROCESS_COUNTS; c++) {
+                for (int c = (n + d + (int)i) % 2; c < PROCESS_COUNTS; c += 2) {
                     struct exchange e;
                     char what[128];
                     exchange_new(&e, rank_counts[n], 3, 13, 30, 6, RANDOM, 40 + i);
@@ -1067,7 +1067,7 @@ static void test_layer_over_processes(void **state)
         float *whole = fresh(count * sizeof *whole), *output = fresh(count * sizeof *output);
         problem.arguments.output = whole;
         assert_int_equal(gb_reference_layer(gb_contract_of(a, GB_LAYER, layers[l].order), a, NULL), GB_OK);
-        for (int c = 0; c < PROCESS_COUNTS; c++) {
+        for (int c = (int)l % 2; c < PROCESS_COUNTS; c += 2) {
             memset(output, 0xA5, count * sizeof *output);
             run_layer_over_processes(&problem, layers[l].order, 4, process_counts[c], output);
             for (size_t i = 0; i < count; i++)

@@ -71,27 +71,26 @@ static unsigned compare_ways(struct problem *all, struct problem *prefix)
 
 static void layers(void **state)
 {
-    static const enum data kinds[] = {DATA_GAUSSIAN, DATA_WIDE};
+    static const enum data kinds[] = {DATA_GAUSSIAN, DATA_WIDE}; /* in turns */
     unsigned ways = 0, paths = 0;
 
     (void)state;
     for (unsigned f = 0; f < FORMATS; f++)
-        for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++)
-            for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-                struct problem twins[2];
-                for (unsigned i = 0; i < 2; i++) {
-                    problem_new(&twins[i], shapes[s], formats[f], kinds[k], 100 * s + k);
-                    problem_empty_slots(&twins[i], 9, s);
-                }
-                ways += compare_ways(&twins[0], &twins[1]);
-                problem_free(&twins[0]);
-                problem_free(&twins[1]);
+        for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            struct problem twins[2];
+            for (unsigned i = 0; i < 2; i++) {
+                problem_new(&twins[i], shapes[s], formats[f], kinds[(f + s) % 2], 100 * s + f);
+                problem_empty_slots(&twins[i], 9, s);
             }
+            ways += compare_ways(&twins[0], &twins[1]);
+            problem_free(&twins[0]);
+            problem_free(&twins[1]);
+        }
     for (enum gb_cpu_path path = GB_CPU_PLAIN; gb_cpu_path_name(path); path++) {
         print_message("%s: %s\n", gb_cpu_path_name(path), gb_cpu_path_available(path) ? "compared" : "not on this CPU");
         paths += gb_cpu_path_available(path);
     }
-    assert_int_equal(ways, FORMATS * 2 * (11 + 7 + 6) * MOST_THREADS * paths);
+    assert_int_equal(ways, FORMATS * (11 + 7 + 6) * MOST_THREADS * paths);
 }
 
 int main(void)

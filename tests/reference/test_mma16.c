@@ -314,6 +314,8 @@ static void one_odd_byte(path *vector, const char *name, enum gb_format format)
         uint8_t *values = (uint8_t *)(uintptr_t)(of_scales ? weights.scales : weights.codes);
         for (size_t n = 0; n < bytes * odds; n++) {
             const uint32_t row = (uint32_t)(n % ROWS);
+            if (sparse > 1 && !of_scales && n % 2 != n / 32 % 2) /* one of both */
+                continue;
             uint8_t *byte = &values[row * bytes + n / odds], kept = *byte;
             const float right = expected[row];
             *byte = odd[n % odds];
@@ -387,7 +389,7 @@ static void every_path_the_same(path *vector, const char *name)
     struct seen seen = {0};
     for (int data = DATA_CODES; data <= DATA_NONFINITE; data++)
         for (unsigned i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-            if (lengths[i] > 160 && (data + (int)i) % sparse)
+            if (lengths[i] > 64 && (data + (int)i) % sparse)
                 continue;
             compare(vector, name, GB_NVFP4, lengths[i] - (lengths[i] % 64 ? 16 : 0), (enum data)data, &seen);
             compare(vector, name, GB_MXFP4, lengths[i] / 32 * 32, (enum data)data, &seen);

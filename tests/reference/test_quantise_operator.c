@@ -47,6 +47,8 @@ static void every_recipe(void **state)
         size_t nonzero = 0;
         recipes++;
         for (uint32_t v = 0; v < 2 * 2 * 2 * OPERATOR_KINDS; v++) {
+            if ((v ^ v / 2 ^ v / 4 ^ v / 8) % 2) /* half of them, with every two choices */
+                continue;
             struct gb_quantisation q = operator_question(rules, v % 2, 2, 256);
             char label[128];
             snprintf(label, sizeof label, "%s, variant %u", recipe[r].name, v);
