@@ -17,9 +17,6 @@
 
 enum { GB_MMA16_CHAINS = 4, GB_MMA16_CHUNKS = 4, GB_MMA16_COLUMNS = 16 };
 
-/* NVFP4, MXFP4 or MXFP8. */
-bool gb_mma16_defined(enum gb_format format);
-
 /* What a step of the order takes: 4 chunks of 16 bytes of codes. */
 static inline uint32_t gb_mma16_chunk(enum gb_format format)
 {
@@ -55,8 +52,5 @@ void gb_mma16_dots_avx512(const struct gb_weights *weights, uint32_t expert, uin
 
 /* What is left after the chains: steps 4 and 5 of the order. chains: [GB_MMA16_CHAINS]. */
 float gb_mma16_finish(const struct gb_weights *weights, uint32_t expert, uint32_t row, const float *chains);
-
-/* Whether a byte of scales, E4M3 or E8M0, is one that the vector paths take. */
-bool gb_mma16_scales_ordinary(enum gb_format format, const uint8_t *scales, size_t count);
 
 #endif

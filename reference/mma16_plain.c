@@ -7,11 +7,6 @@
 #include "reference/mma.h"
 #include "reference/mma16.h"
 
-bool gb_mma16_defined(enum gb_format format)
-{
-    return format == GB_NVFP4 || format == GB_MXFP4 || format == GB_MXFP8;
-}
-
 static uint32_t block_of(enum gb_format format)
 {
     return format == GB_NVFP4 ? 16 : 32;
@@ -52,14 +47,6 @@ void gb_mma16_arrange(enum gb_format format, uint32_t columns, const float *x, f
     }
     memset(arranged + 2 * (size_t)all, 0, 16 * sizeof *x);
     memcpy(arranged + 2 * (size_t)all, &ordinary, sizeof ordinary);
-}
-
-bool gb_mma16_scales_ordinary(enum gb_format format, const uint8_t *scales, size_t count)
-{
-    uint32_t odd = 0;
-    for (size_t i = 0; i < count; i++)
-        odd |= format == GB_NVFP4 ? (scales[i] & 0x7F) == 0x7F : (uint8_t)(scales[i] - 87) > 47;
-    return !odd;
 }
 
 /* Step 2: the operand of a column, bf16 bits. */

@@ -85,7 +85,6 @@ static enum gb_status size_pieces(const struct part *p, struct piece pieces[PIEC
         status = expert_bytes(&a->down, down, error);
     if (status != GB_OK)
         return status;
-    memset(pieces, 0, sizeof *pieces * PIECES);
     pieces[PLACEMENT].bytes = x->experts * sizeof(int32_t);
     pieces[IDS].bytes = (size_t)x->tokens * x->top_k * sizeof(int32_t);
     pieces[ROUTING_WEIGHTS].bytes = (size_t)x->tokens * x->top_k * sizeof(float);

@@ -101,7 +101,7 @@ def marked(name, top_k, tokens, token, zeros):
 # An error without an explanation: any failure of a part will do, but not that nothing of it was verified, nor that the
 # kernel does not take it. Odd numbers of tokens and slots are halved, too.
 for suffix, top_k, tokens, token, zeros, first, left in [("", 3, 7, 6, 0, 6, 1), ("-of-two", 3, 5, 4, 0, 3, 2),
-                                                         ("", 2, 8, 7, 4, 7, 1)][:3 if ALL else 2]:
+                                                         ("", 2, 8, 7, 4, 7, 1)]:
     marked("marked.h5", top_k, tokens, token, zeros)
     case, = record(path("marked.h5"), "--subject", MISTAKES, "--kernel", f"mistakes/marked-token-garbled{suffix}.bf16",
                    "--minimise", path("small.h5"), code=1)["cases"]

@@ -31,7 +31,8 @@ kept = {name for name in os.listdir(COMMITTED) if not name.endswith((".c", ".h")
 expect(kept == {os.path.basename(committed(name)) for name in (*recipes, *seen)},
        "a file for each recipe but bf16's and each format")
 os.mkdir(path("vectors"))
-run("vectors", path("vectors"), *(() if ALL else list(seen.values())[::3]))
+few = {*list(seen.values())[::3], seen["e4m3-128x128-fp32"]}  # the blocks of one have several rows
+run("vectors", path("vectors"), *(() if ALL else sorted(few)))
 made = os.listdir(path("vectors"))
 expect(set(made) == kept if ALL else len(made) >= 8,
        f"fixtures/vectors: not the files that `gaugeblock vectors` writes: {made}")
