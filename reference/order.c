@@ -15,7 +15,6 @@ enum gb_status gb_row_new(const struct gb_weights *weights, struct gb_row *row, 
     uint32_t block = gb_format_block(weights->format);
     row->columns = weights->columns;
     row->block = block > 1 ? block : 0;
-    row->global = 1.0f;
     row->codes = malloc(sizeof(float) * weights->columns);
     row->scales = malloc(sizeof(float) * weights->columns);
     if (!row->codes || !row->scales) {

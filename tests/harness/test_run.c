@@ -1388,6 +1388,12 @@ static void test_outputs_pass_in_pieces(void **state)
             assert_memory_equal(got->layer[l].output, sent->layer[l].output, sizeof(float) * count);
         assert_memory_equal(got->stack, sent->stack, sizeof(double) * 2 * count);
         gb_outputs_free(got);
+        for (int more = -1; more <= 1; more += 2) { /* bytes: outputs of another kernel, or of one that tampers */
+            struct stat about;
+            assert_true(!fstat(file, &about) && !ftruncate(file, about.st_size + (more < 0 ? -1 : 2)));
+            assert_int_equal(written_receive(file, &kernel, &fixture, shape.tokens, true, &got, &error), GB_EFORMAT);
+            assert_null(got);
+        }
         close(file);
     }
     at_once = SIZE_MAX;
