@@ -187,7 +187,7 @@ OUTCOMES = {
     "false-alarms-activations": lambda r: [f"{r['runs']:,} correct kernels", f"of {r['with_sums']:,}",
                                            f"{r['alarms']} alarms"],
     **dict.fromkeys(("mutation", "mutation-reference", "mutation-second", "mutation-fourth", "mutation-fifth", "mutation-sixth",
-                     "mutation-seventh", "mutation-eighth"),
+                     "mutation-seventh", "mutation-eighth", "mutation-ninth", "mutation-tenth"),
                     lambda r: ["{} of {} (".format(*r["killed_of"]["all"])]),
     "fuzz": lambda r: [f"{sum(t['executions'] for t in r['targets']):,} executions"],
     "exhaustive-silu": lambda r: [f"{r['differences']} differ; MPFR decided {r['decided_by_mpfr']:,}"],
