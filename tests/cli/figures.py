@@ -39,16 +39,11 @@ def figure(text):
     return float(text.replace(",", ""))
 
 
-class Quotient(float):
-    """Of figures that are rounded themselves: a unit of the last digit more or less is right, too."""
-
-
 def is_rounded(text, value):
     mantissa, _, exponent = text.replace(",", "").partition("e")
     whole, _, fraction = mantissa.partition(".")
-    zeros = len(whole) - len(whole.rstrip("0")) if not fraction and len(whole) > 3 else 0
-    units = 1.0001 if isinstance(value, Quotient) else 0.5001
-    return abs(figure(text) - value) <= units * 10.0**((-len(fraction) if fraction else zeros) + int(exponent or 0))
+    zeros = int(whole.endswith("0")) if not fraction and len(whole) > 3 else 0 # three digits of 3,410 count
+    return abs(figure(text) - value) <= 0.5001 * 10.0**((-len(fraction) if fraction else zeros) + int(exponent or 0))
 
 
 def off(where, texts, values):
@@ -105,8 +100,8 @@ def mma16():
                       "stages, and {}, {} and {} times as fast as warp decode. Decoding by bits instead of by a table makes "
                       "warp decode {} times as fast at batch 1. A router in front of the repacked layer costs {} us more at "
                       "batch 1 and {} at batch 32",
-                      *(Quotient(us(b, k) / us(b, "repacked")) for k in ("eight stages", "warp decode") for b in (1, 32, 256)),
-                      Quotient(us(1, "warp decode by table") / us(1, "warp decode")),
+                      *(us(b, k) / us(b, "repacked") for k in ("eight stages", "warp decode") for b in (1, 32, 256)),
+                      us(1, "warp decode by table") / us(1, "warp decode"),
                       *(us(b, "repacked", "routed-layer") - us(b, "repacked") for b in (1, 32)))
     bench = {(one["kernel"], one["batch"]): one["ceiling_share"] for one in record("h200-bench-qwen3-next")["timed"]}
     wrong += sentence("gpu.md", "by `gaugeblock bench` {} at batch 8 and {} at batch 32",
@@ -144,7 +139,7 @@ def peers():
                                     [b["nvfp4"]["layer"]["times_as_fast"] for b in marlin])):
         wrong += off(f"docs/gpu.md, row '{line}'", re.findall(FIGURE, line.split("|", 2)[2]), values)
     return wrong + sentence("gpu.md", "Beside MonoMoE whose logits are given a routed layer in MXFP8 is {}, {}, {} and {} times as fast",
-                            *(Quotient(b["us"] / b["mxfp8"]["routed-layer"]["us"]) for b in monomoe))
+                            *(b["us"] / b["mxfp8"]["routed-layer"]["us"] for b in monomoe))
 
 
 def growth():
