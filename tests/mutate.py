@@ -455,7 +455,7 @@ def who_reaches(reach, mutant, hashes):
     current = {t: set(of[t]["lines"]) for t in of if of[t]["hash"] == hashes[name]}
     stale = [t for t in of if t not in current]
     near = [t for t in current if current[t] & set(range(line - 3, line + 1))]
-    return unknown + (stale + near or list(of))
+    return unknown + (stale + near if near else list(of))
 
 
 def object_hash(tree, name):

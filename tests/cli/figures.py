@@ -281,7 +281,8 @@ def inner_loops():
     for tile, registers, each in rows(page("gpu.md"), "kernel, tile")[1:]:
         kernel = "gb_{}_kernel.*_tile<{}u".format(*re.match(r"(\w+),.*teams of (\d+)", tile).groups())
         found = {(int(cells[1]), float(cells[-1])) for cells in kept if re.match(kernel, cells[0])}
-        wrong += [line for values in found for line in off(f"docs/gpu.md, {tile}", [registers, each.split(",")[0]], values)]
+        figures = [registers, *re.findall(FIGURE, each)] # the last one, where there are three, is of one of two tokens
+        wrong += [line for count, loop in found for line in off(f"docs/gpu.md, {tile}", figures, [count, loop, loop / 2][:len(figures)])]
         wrong += [] if found else [f"docs/gpu.md, {tile}: the record has no such kernel"]
     return wrong
 

@@ -782,7 +782,7 @@ static void each(const struct operation *o, uint32_t plant(uint32_t), uint32_t l
     if (count < least)
         fail_msg("%s: %u places", o->name, count);
     uint32_t refused = 0;
-    for (uint32_t n = 1; n <= count; n += plant == hdf5_fail ? 1 + count / 75 : 1) {
+    for (uint32_t n = 1; n <= count; n += plant == hdf5_fail ? 1 + count / 150 : 1) {
         error.message[0] = '\0';
         plant(n);
         enum gb_status status = o->run(&error);

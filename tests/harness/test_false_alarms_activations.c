@@ -102,7 +102,7 @@ static void count_fixture(uint32_t n, const char *kind, float factor, struct ala
     ok(baseline_new(plain.fixture, fixture_contract(plain.fixture), &plain, &quantised, &error), &error);
     alarm_subject_new(&s, &p, &quantised, claim);
     snprintf(name, sizeof name, "fixture %u (%s, %s)", n, contracts[n % COUNT(contracts)].recipe, kind);
-    for (uint32_t v = n % sparse; v < VARIANTS; v += sparse) {
+    for (uint32_t v = n / 2 % sparse; v < VARIANTS; v += sparse) {
         struct valid_kernel valid = variant(n, v, claim);
         alarms_run(&s, claim, &valid, claim->accumulator_bits + truncates(claim), n % 2, name, a);
     }

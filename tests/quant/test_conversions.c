@@ -70,6 +70,8 @@ static void every_row_is_the_oracle(void **state)
         struct oracle_policy p = policy(&rows[r]);
         for (uint32_t code = (uint32_t)r % third; code < 65536; code += third)
             check(&rows[r], &p, bits_float(code << 16));
+        check(&rows[r], &p, INFINITY);
+        check(&rows[r], &p, -INFINITY);
         for (uint64_t bits = 0; bits < (uint64_t)1 << 32; bits += 9973 * stride)
             check(&rows[r], &p, bits_float((uint32_t)bits));
         check_ties(&rows[r], &p);
