@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from kept import expect_kept
-from program import expect, path, record, refused, run
+from program import ALL, expect, path, record, refused, run
 
 RANKS, ONE_RANK = os.environ["RANKS"], os.environ["ONE_RANK"]
 SHAPE = "64,4,96"
@@ -293,7 +293,8 @@ for fixture, prefix in ((sent, "dispatch"), (sums, "combine")):
         expect(case["exit_code"] == code and diagnosis in case["reason"], f"{name}: {case['exit_code']}: {case['reason']}")
 os.environ["TMPDIR"] = path("short-lived")
 os.mkdir(path("short-lived"))
-for ranks, placement, operator in ((1, "blocks", "dispatch"), (3, "random", "combine"), (6, "one", "dispatch")):
+for ranks, placement, operator in ((1, "blocks", "dispatch"), (3, "random", "combine"), (6, "one", "dispatch"),
+                                   (1, "blocks", "combine"), (3, "random", "dispatch"), (6, "one", "combine"))[:6 if ALL else 3]:
     apart = make("apart.h5", operator, "--shape", "24,3,40", "--ranks", ranks, "--placement", placement, "--tokens", 2)
     found, told = judged(apart, "--subject", ONE_RANK, "--kernel", f"{operator}-right")
     expect(told.startswith("PASS"), told)

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 from kept import expect_kept
-from program import CHECKPOINT, FAULTS, PROGRAM, SANITISED, TMPFILE_FAULT, expect, path, record, refused, run, small
+from program import ALL, CHECKPOINT, FAULTS, PROGRAM, SANITISED, TMPFILE_FAULT, expect, path, record, refused, run, small
 
 
 
@@ -27,7 +27,9 @@ for number, command in enumerate(("list", "make", "import", "info", "inspect", "
     expect(not broken, f"{command} --help breaks an example: {broken}")
     expect("--no-such-flag" in refused(command, "--no-such-flag"), command)
     refused(command)
-    full(*([command, "--help"], [command, "-h"], [command, "-?"], ["help", command])[number % 4])
+    forms = [command, "--help"], [command, "-h"], [command, "-?"], ["help", command]
+    for form in forms if ALL else [forms[number % 4]]:
+        full(*form)
 for which in ("formats", "recipes", "routers", "contracts", "kernels", "devices"):
     expect(len(run("list", which).stdout.splitlines()) > 1, which)
 expect("Example" in run("--help").stdout, "help")
