@@ -14,7 +14,8 @@ here=$(mktemp)
 trap 'rm -f "$here"' EXIT
 installs $(dpkg-query -W -f '${Essential} ${Priority} ${Package}\n' | awk '$1 == "yes" || $2 == "required" { print $NF }') apt git make > "$here"
 wanted=$(installs apt git make $packages | comm -23 - "$here") # by a Debian that has git and make
-[ -s "$here" ] && [ -n "$wanted" ]
+[ -s "$here" ]
+[ -n "$wanted" ]
 size=$(apt-cache show --no-all-versions $wanted | awk '/^Installed-Size:/ { sum += $2 } END { print sum * 1024 }')
 
 echo "tests/record_sizes.sh CLONE, no GPU, date ${2:-$(date +%F)}, commit $(git rev-parse --short=12 HEAD)"

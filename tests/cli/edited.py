@@ -10,15 +10,21 @@ import numpy as np
 from blocks import block
 
 
-def rehash(file):
+def input_hash(file):
     """The input hash of what the file holds now, by the script of docs/fixtures.md."""
     arguments, told = sys.argv, io.StringIO()
     sys.argv = ["hash.py", file]
     with contextlib.redirect_stdout(told):
         exec(block("fixtures.md", "python"), {"__name__": "__main__"})
     sys.argv = arguments
+    return told.getvalue().strip()
+
+
+def rehash(file):
+    """Gives the file the input hash of what it holds now."""
+    digest = input_hash(file)
     with h5py.File(file, "r+") as f:
-        f.attrs.modify("input_sha256", np.bytes_(told.getvalue().strip()))
+        f.attrs.modify("input_sha256", np.bytes_(digest))
         f.attrs.pop("truth_sha256", None)  # as of a file that others wrote
 
 

@@ -8,6 +8,7 @@ import re
 
 import numpy
 
+from nvfp4 import to_bf16
 from program import CHECKPOINT, SOURCE
 from published import EXPERTS, LAYERS, read
 
@@ -261,11 +262,8 @@ def loosened():
 def exact_runs():
     """Runs of 16 whose sums of products with E2M1 are exact (gpu/fma32_runs.cuh), in per cent, of what is drawn."""
     rng = numpy.random.default_rng(16)
-    def bf16(values):
-        bits = values.astype(numpy.float32).view(numpy.uint32)
-        return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(numpy.float32).astype(float)
     def exact(x):
-        x = abs(bf16(x)).reshape(-1, 16)
+        x = abs((to_bf16(x).astype(numpy.uint32) << 16).view(numpy.float32).astype(float)).reshape(-1, 16)
         unit = 2.0 ** (numpy.floor(numpy.log2(numpy.where(x, x, numpy.inf).min(1))) - 8)
         return 100 * (6.05 * x.sum(1) <= 2.0**24 * unit).mean()
     x, gate, up = rng.standard_normal((3, 1 << 20))
@@ -285,6 +283,18 @@ def inner_loops():
         wrong += [line for count, loop in found for line in off(f"docs/gpu.md, {tile}", figures, [count, loop, loop / 2][:len(figures)])]
         wrong += [] if found else [f"docs/gpu.md, {tile}: the record has no such kernel"]
     return wrong
+
+
+def sizes():
+    """README's megabytes, to tens of build/."""
+    with open(newest("sizes.txt"), encoding="utf-8") as stream:
+        kept = stream.read()
+    def of(pattern):
+        return [float(figure) for figure in re.search(pattern, kept).groups()]
+    (packages,), (demo,), (every,) = (of(what) for what in (r"installed: \d+, ([\d.]+) MB", r"demo: .* ([\d.]+) MB", r"all: .*? has ([\d.]+) MB"))
+    return (sentence("../README.md", "({} GB on a bare Debian)", packages / 1000)
+            + sentence("../README.md", "which takes {} MB for the demo and {} for all", round(demo, -1), round(every, -1))
+            + sentence("../README.md", "The suite is {} small ones, {} MB in MXFP4", *of(r"(\d+) problems, ([\d.]+) MB")))
 
 
 def power():
@@ -433,5 +443,5 @@ def wrong_percentages(texts):
 
 
 def wrong_figures():
-    return [line for of in (mma16, peers, growth, ranks, records, loosened, exact_runs, inner_loops, power, others, study,
+    return [line for of in (mma16, peers, growth, ranks, records, loosened, exact_runs, inner_loops, sizes, power, others, study,
                              closeness, alike, traces) for line in of()]

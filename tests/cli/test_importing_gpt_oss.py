@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """gpt-oss checkpoints: rows in turns, biases, an activation of its own; codes taken over exactly, truth against numpy,
 misread ones found."""
-import subprocess
-import sys
-
 import h5py
 import numpy as np
 
-from blocks import block
+from edited import input_hash
 from program import CAPTURE, FAULTS, expect, path, run, small
 from published import E2M1, LAYERS, Published, bf16, read, refused, swapped, write
 
@@ -104,23 +101,14 @@ for columns in (True, False):
             expect((f[f"layers/0/{part}/codes"][()] == bits).all(), f"{part} in bf16, columns {columns}")
 
 # The documented hash covers biases and activation.
-with open(path("hash.py"), "w") as stream:
-    stream.write(block("fixtures.md", "python"))
-
-
-def documented(file):
-    done = subprocess.run([sys.executable, path("hash.py"), file], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
-expect(documented(path("oss.h5")) == digest, "the documented hash differs")
+expect(input_hash(path("oss.h5")) == digest, "the documented hash differs")
 
 # A kernel that knows no other activation is not asked.
 with h5py.File(small("other.h5"), "r+") as f:
     f.attrs.create("activation", np.bytes_("swiglu-oai"), dtype="S10")
     del f["stack"]  # its truth is of the other activation
     del f.attrs["truth_sha256"]
-digest = documented(path("other.h5"))
+digest = input_hash(path("other.h5"))
 with h5py.File(path("other.h5"), "r+") as f:
     f.attrs.modify("input_sha256", np.bytes_(digest))
 done = run("verify", path("other.h5"), "--subject", FAULTS, "--kernel", "faults/none", code=3)

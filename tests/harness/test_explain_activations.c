@@ -22,7 +22,8 @@ static const char *const names[] = {"scales of the next block in down",
                                     "routing weight missing"};
 
 /* Of each contract every so manieth fault is run, from this one on. */
-static size_t stride = 13, first[] = {2, 1, 6};
+static size_t stride = 13;
+static const size_t first[] = {2, 1, 6};
 
 static const struct fault *find(const char *name)
 {

@@ -26,6 +26,7 @@
 #include "harness/study/ranks.h"
 #include "harness/study/sensitivity.h"
 #include "harness/study/study.h"
+#include "tests/support/check.h"
 #include "tests/support/kept_explanation.h"
 
 enum { TOKENS = 5, LAYERS = 3 };
@@ -1516,7 +1517,7 @@ static void wrong_files_are_refused(void **state)
 
 int main(int argc, char **argv)
 {
-    whole = argc > 1 && !strcmp(argv[1], "all");
+    whole = sweeps_are_whole(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_ranks_agree), /* first: a process that has had threads is not forked */
         cmocka_unit_test(ranks_are_divided),
