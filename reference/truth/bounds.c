@@ -341,7 +341,7 @@ static enum gb_status all_rows(struct work *w, struct gb_error *error)
     bool failed = false;
 #pragma omp parallel
     {
-        double *rows = malloc(sizeof(double) * (2 * (size_t)H > I ? 2 * (size_t)H : I));
+        double *rows = gb_doubles_new(2 * (size_t)H > I ? 2 * (size_t)H : I);
         if (!rows)
 #pragma omp atomic write
             failed = true;
@@ -426,7 +426,7 @@ static void work_free(struct work *w)
 static enum gb_status work_new(struct work *w, struct gb_error *error)
 {
     size_t pairs = w->groups->start[w->groups->active];
-    w->h = malloc(sizeof(double) * SPREADS * (pairs + 1) * w->shape->intermediate);
+    w->h = gb_doubles_new(SPREADS * (pairs + 1) * w->shape->intermediate);
     w->reach_x = malloc(sizeof(double) * w->shape->tokens);
     w->reach_h = malloc(sizeof(double) * (pairs + 1));
     if (gb_outputs_sums_new(w->shape, &w->out) && w->h && w->reach_x && w->reach_h)

@@ -86,7 +86,7 @@ static enum gb_status add_pairs(struct work *w, struct gb_error *error)
     bool failed = false;
 #pragma omp parallel
     {
-        double *rows = malloc(sizeof(double) * 2 * scratch);
+        double *rows = gb_doubles_new(2 * scratch);
         if (!rows)
 #pragma omp atomic write
             failed = true;
@@ -146,7 +146,7 @@ static enum gb_status project(struct work *w, struct gb_error *error)
     bool failed = false;
 #pragma omp parallel
     {
-        double *room = malloc(sizeof(double) * (matrix + (size_t)PAIRS_AT_ONCE * D * w->shape->intermediate));
+        double *room = gb_doubles_new(matrix + (size_t)PAIRS_AT_ONCE * D * w->shape->intermediate);
         if (!room)
 #pragma omp atomic write
             failed = true;
@@ -280,14 +280,16 @@ static double *doubles(size_t count)
 static enum gb_status allocate(struct work *w, struct gb_error *error)
 {
     struct gb_covariance *m = w->m;
-    size_t hidden = w->shape->hidden;
+    size_t hidden = w->shape->hidden, factor = (size_t)m->tokens * m->tiles * gb_triangle(m->tile);
     m->direction = calloc((size_t)m->tokens * m->directions * hidden, sizeof(float));
     m->variance = doubles((size_t)m->tokens * m->directions);
     m->signal = doubles((size_t)m->tokens * m->directions);
-    m->factor = doubles((size_t)m->tokens * m->tiles * gb_triangle(m->tile));
+    m->factor = gb_doubles_new(factor);
     m->underflow = doubles((size_t)m->tokens * m->tiles);
     w->propagated = doubles(m->tokens * hidden);
     w->projected = doubles((size_t)m->tokens * w->shape->top_k * m->directions);
+    if (m->factor) /* pages of calloc that are read before they are written fault twice */
+        memset(m->factor, 0, factor * sizeof *m->factor);
     if (m->direction && m->variance && m->signal && m->factor && m->underflow && w->propagated && w->projected)
         return GB_OK;
     return gb_fail(error, GB_ENOMEM, "no memory for the covariance of %u tokens", m->tokens);

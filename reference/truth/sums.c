@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
 #include <string.h>
 
 #include "quant/multiversion.h"
@@ -52,6 +53,12 @@ static inline uint32_t smaller(uint32_t a, uint32_t b)
 #else
 #define BEST(name) name##_of_4
 #endif
+
+double *gb_doubles_new(size_t count)
+{
+    enum { LINE = 64 };
+    return aligned_alloc(LINE, (count * sizeof(double) + LINE - 1) / LINE * LINE);
+}
 
 void gb_sum_products(const double *a, const double *x, uint32_t count, struct gb_product_sums *sums)
 {

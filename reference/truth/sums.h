@@ -7,6 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Memory for so many doubles, of which no vector lies in two cache lines if rows are whole lines; NULL: there is none.
+ * free() releases it. */
+double *gb_doubles_new(size_t count);
+
 /* Sums of a[i] * x[i], of |a[i] * x[i]| and of (a[i] * x[i])^2. */
 struct gb_product_sums {
     double value, absolute, squares;
