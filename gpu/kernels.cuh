@@ -63,16 +63,16 @@ size_t gb_cuda_route_shared(const struct gb_shape *shape, const struct gb_router
  * NULL, or of a layer of one token, where the router, which is in front, tells the ids and weights of the arguments. */
 enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_arguments *a, const uint64_t *told,
                              struct gb_error *error);
-/* The repacked layout. padding: the code of the scale of columns that a row does not have. */
-enum gb_status gb_cuda_mma16_prepare(enum gb_operator operation, const struct gb_arguments *a, uint8_t padding,
-                                     void **prepared, struct gb_error *error);
+/* The repacked layout. Weights with scales or codes that it has no place for keep the canonical one. */
+enum gb_status gb_cuda_mma16_prepare(enum gb_operator operation, const struct gb_arguments *a, void **prepared,
+                                     struct gb_error *error);
 void gb_cuda_mma16_release(void *prepared);
 /* Which pairs share an expert and, for down, the complete dot products [tokens, top_k, hidden]. */
 size_t gb_cuda_mma16_workspace(enum gb_operator operation, const struct gb_shape *shape);
 
-/* The order fma32/1 of several tokens, NVFP4 weights, on what gb_cuda_mma16_prepare returned with this padding: -0,
- * which leaves an accumulator as it is, one of -0 too. */
-#define GB_CUDA_FMA32_PADDING 0x80u
+/* The order fma32/1 of several tokens, NVFP4 weights, on what its prepare returned. */
+enum gb_status gb_cuda_fma32_prepare(enum gb_operator operation, const struct gb_arguments *a, void **prepared,
+                                     struct gb_error *error);
 enum gb_status gb_cuda_fma32_repacked(enum gb_operator operation, const struct gb_arguments *a, struct gb_error *error);
 /* As gb_cuda_mma16_workspace. */
 size_t gb_cuda_fma32_repacked_workspace(enum gb_operator operation, const struct gb_shape *shape);

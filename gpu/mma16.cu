@@ -11,7 +11,7 @@
 
 /* What prepare() returns: the weights of the operator, repacked, in device memory. */
 struct gb_cuda_repacked {
-    uint8_t *gate_up, *down; /* gb_mma16_records; NULL: the operator has none */
+    uint8_t *gate_up, *down; /* gb_mma16_records; NULL: the operator has none, or the weights have none */
 };
 
 namespace
@@ -30,21 +30,21 @@ template <class Format> size_t record_bytes(const struct gb_weights &weights)
 
 constexpr uint32_t step_codes = gb_mma16_tile * gb_mma16_step_bytes; /* bytes of a record's codes */
 
-/* What is stored for a scale of a row: NaN if one of its MXFP8 codes is. codes, scales: the row's. */
-template <class Format> __device__ uint8_t marked_scale(const uint8_t *codes, const uint8_t *scales, uint32_t block)
+/* Whether one of a block's codes is NaN. */
+template <class Format> __device__ bool has_nan(const uint8_t *codes)
 {
     if (Format::format == GB_MXFP8)
         for (uint32_t i = 0; i < Format::block; i++)
-            if ((codes[block * Format::block + i] & 0x7F) == 0x7F)
-                return 0xFF;
-    return scales[block];
+            if ((codes[i] & 0x7F) == 0x7F)
+                return true;
+    return false;
 }
 
 /* A thread for every word of codes, and for every scale, of a record; block (record), in the order of the codes.
- * padding: the scale of columns that a row does not have. */
+ * padding: the scale of columns that a row does not have. unkept: out, 1 if there is what records cannot have. */
 template <class Format, bool GateUp>
 __global__ void repack_kernel(const __grid_constant__ struct gb_weights weights, uint32_t tiles, uint32_t steps,
-                              uint8_t padding, uint8_t *records)
+                              uint8_t padding, uint8_t *records, uint32_t *unkept)
 {
     const uint32_t step = blockIdx.x % steps, tile = blockIdx.x / steps % tiles, expert = blockIdx.x / steps / tiles;
     const uint32_t code_bytes = gb_mma16_code_bytes<Format>(weights.columns);
@@ -58,31 +58,52 @@ __global__ void repack_kernel(const __grid_constant__ struct gb_weights weights,
     };
     for (uint32_t i = threadIdx.x; i < step_codes / 4; i += blockDim.x) {
         const uint32_t half = i / 128, lane = i / 4 % 32, byte = step * 64 + lane % 4 * 16 + i % 4 * 4;
-        const uint8_t *from = codes + row_of(8 * half + lane / 4) * code_bytes + byte;
+        const size_t row = row_of(8 * half + lane / 4);
         uint32_t word = 0;
         for (uint32_t b = 0; b < 4; b++)
-            word |= byte + b < code_bytes ? (uint32_t)from[b] << 8 * b : 0;
+            word |= byte + b < code_bytes ? (uint32_t)codes[row * code_bytes + byte + b] << 8 * b : 0;
+        if (Format::clears && byte < code_bytes && !scales[row * scale_bytes + byte / (code_bytes / scale_bytes)])
+            word &= 0x88888888u;
         ((uint32_t *)record)[i] =
             Format::format == GB_MXFP8 ? gb_mma16_repack_bytes_word(word) : gb_mma16_repack_word(word);
     }
     for (uint32_t i = threadIdx.x; i < gb_mma16_tile * Format::scales; i += blockDim.x) {
-        const uint32_t row = i / 2 / Format::scales + i % 2 * 8, block = step * Format::scales + i / 2 % Format::scales;
-        record[step_codes + i] = block < scale_bytes ? marked_scale<Format>(codes + row_of(row) * code_bytes,
-                                                                            scales + row_of(row) * scale_bytes, block)
-                                                     : padding;
+        const uint32_t block = step * Format::scales + i / 2 % Format::scales;
+        const size_t row = row_of(i / 2 / Format::scales + i % 2 * 8);
+        const bool exists = block < scale_bytes;
+        const bool kept = Format::keep(exists ? scales[row * scale_bytes + block] : padding, record[step_codes + i]) &&
+                          !(exists && has_nan<Format>(codes + row * code_bytes + block * Format::block));
+        if (!kept)
+            *unkept = 1;
     }
 }
 
+/* records: out, NULL if the weights have what records cannot have: the word behind the records says so. */
 template <class Format, bool GateUp>
-enum gb_status repack(const struct gb_weights &weights, uint8_t padding, uint8_t **records, void *stream,
+enum gb_status repack(const struct gb_weights &weights, uint8_t padding, uint8_t **records, cudaStream_t stream,
                       struct gb_error *error)
 {
-    enum gb_status status = gb_cuda_check(cudaMalloc(records, record_bytes<Format>(weights)), "cudaMalloc", error);
+    const size_t bytes = record_bytes<Format>(weights);
+    const uint32_t tiles = tiles_of(weights), steps = gb_mma16_steps<Format>(weights.columns);
+    uint32_t unkept = 0;
+    enum gb_status status = gb_cuda_check(cudaMalloc(records, bytes + sizeof unkept), "cudaMalloc", error);
     if (status != GB_OK)
         return status;
-    const uint32_t tiles = tiles_of(weights), steps = gb_mma16_steps<Format>(weights.columns);
-    return gb_cuda_launch("repack", repack_kernel<Format, GateUp>, dim3(weights.experts * tiles * steps), 256, 0,
-                          stream, error, weights, tiles, steps, padding, *records);
+    uint32_t *said = (uint32_t *)(*records + bytes);
+    status = gb_cuda_check(cudaMemsetAsync(said, 0, sizeof unkept, stream), "cudaMemset", error);
+    if (status == GB_OK)
+        status = gb_cuda_launch("repack", repack_kernel<Format, GateUp>, dim3(weights.experts * tiles * steps), 256, 0,
+                                stream, error, weights, tiles, steps, padding, *records, said);
+    if (status == GB_OK)
+        status = gb_cuda_check(cudaMemcpyAsync(&unkept, said, sizeof unkept, cudaMemcpyDeviceToHost, stream), "repack",
+                               error);
+    if (status == GB_OK)
+        status = gb_cuda_check(cudaStreamSynchronize(stream), "repack", error);
+    if (unkept) {
+        (void)cudaFree(*records);
+        *records = NULL;
+    }
+    return status;
 }
 
 /* y = fma(routing weight, dot, y) over the slots: block (b, token), a thread four columns. All of a token's loads are
@@ -248,12 +269,17 @@ enum gb_status launch(const gb_mma16_job &job, uint32_t multiprocessors, void *s
         return launch_one_token_down<Layout>(job, multiprocessors, stream, error);
 }
 
+const uint8_t *records_of(const struct gb_arguments &a, bool gate_up)
+{
+    const gb_cuda_repacked *repacked = (const gb_cuda_repacked *)a.prepared;
+    return !repacked ? NULL : gate_up ? repacked->gate_up : repacked->down;
+}
+
 template <bool GateUp>
 gb_mma16_job job_of(const struct gb_arguments &a, const gb_mma16_items *items, uint32_t of_item, bool ids_ready)
 {
     const struct gb_shape &s = a.shape;
-    const gb_cuda_repacked none = {}, *repacked = a.prepared ? (const gb_cuda_repacked *)a.prepared : &none;
-    const uint8_t *records = GateUp ? repacked->gate_up : repacked->down;
+    const uint8_t *records = records_of(a, GateUp);
     const struct gb_weights &weights = GateUp ? a.gate_up : a.down;
     gb_mma16_job job = {};
     job.weights = {records ? records : (const uint8_t *)weights.codes,
@@ -298,8 +324,8 @@ enum gb_status run(const struct gb_arguments &a, const gb_mma16_items *items, bo
         return status;
     gb_mma16_job job = job_of<GateUp>(a, items, pairs_of_item(a.shape, Weights), ids_ready);
     job.told = told;
-    if (a.prepared)
-        return launch<gb_mma16_records<format, GateUp>, GateUp>(job, multiprocessors, a.stream, error);
+    if (records_of(a, GateUp))
+        return launch<gb_mma16_records<gb_mma16_kept<Weights>, GateUp>, GateUp>(job, multiprocessors, a.stream, error);
     if constexpr (Weights == GB_NVFP4)
         if (job.weights.columns % 32)
             return launch<gb_mma16_rows<format, GateUp, false>, GateUp>(job, multiprocessors, a.stream, error);
@@ -367,14 +393,26 @@ size_t workspace(enum gb_operator operation, const struct gb_shape &s, uint32_t 
 }
 
 template <bool GateUp>
-enum gb_status repack(const struct gb_weights &weights, uint8_t padding, uint8_t **records, void *stream,
-                      struct gb_error *error)
+enum gb_status repack(const struct gb_weights &weights, uint8_t **records, cudaStream_t stream, struct gb_error *error)
 {
-    return weights.format == GB_NVFP4
-               ? repack<gb_mma16_format<GB_NVFP4>, GateUp>(weights, padding, records, stream, error)
-           : weights.format == GB_MXFP8
-               ? repack<gb_mma16_format<GB_MXFP8>, GateUp>(weights, padding, records, stream, error)
-               : repack<gb_mma16_format<GB_MXFP4>, GateUp>(weights, padding, records, stream, error);
+    return weights.format == GB_NVFP4   ? repack<gb_mma16_kept<GB_NVFP4>, GateUp>(weights, 0, records, stream, error)
+           : weights.format == GB_MXFP8 ? repack<gb_mma16_kept<GB_MXFP8>, GateUp>(weights, 0, records, stream, error)
+                                        : repack<gb_mma16_kept<GB_MXFP4>, GateUp>(weights, 0, records, stream, error);
+}
+
+/* What gate_up(records) and down(records) repack of the operator. */
+template <class GateUp, class Down>
+enum gb_status prepare(enum gb_operator operation, void **prepared, const GateUp &gate_up, const Down &down)
+{
+    gb_cuda_repacked *repacked = new gb_cuda_repacked();
+    enum gb_status status = operation == GB_DOWN ? GB_OK : gate_up(&repacked->gate_up);
+    if (status == GB_OK && operation != GB_GATE_UP)
+        status = down(&repacked->down);
+    if (status == GB_OK)
+        *prepared = repacked;
+    else
+        gb_cuda_mma16_release(repacked);
+    return status;
 }
 
 } // namespace
@@ -415,22 +453,25 @@ enum gb_status gb_cuda_fma32_repacked(enum gb_operator operation, const struct g
     return status == GB_OK && operation != GB_GATE_UP ? combine<order>(*a, error) : status;
 }
 
-enum gb_status gb_cuda_mma16_prepare(enum gb_operator operation, const struct gb_arguments *a, uint8_t padding,
-                                     void **prepared, struct gb_error *error)
+enum gb_status gb_cuda_mma16_prepare(enum gb_operator operation, const struct gb_arguments *a, void **prepared,
+                                     struct gb_error *error)
 {
-    gb_cuda_repacked *repacked = new gb_cuda_repacked();
-    enum gb_status status = GB_OK;
-    if (operation != GB_DOWN)
-        status = repack<true>(a->gate_up, padding, &repacked->gate_up, a->stream, error);
-    if (status == GB_OK && operation != GB_GATE_UP)
-        status = repack<false>(a->down, padding, &repacked->down, a->stream, error);
-    if (status == GB_OK)
-        status = gb_cuda_check(cudaStreamSynchronize((cudaStream_t)a->stream), "repack", error);
-    if (status == GB_OK)
-        *prepared = repacked;
-    else
-        gb_cuda_mma16_release(repacked);
-    return status;
+    const cudaStream_t stream = (cudaStream_t)a->stream;
+    return prepare(
+        operation, prepared, [&](uint8_t **records) { return repack<true>(a->gate_up, records, stream, error); },
+        [&](uint8_t **records) { return repack<false>(a->down, records, stream, error); });
+}
+
+enum gb_status gb_cuda_fma32_prepare(enum gb_operator operation, const struct gb_arguments *a, void **prepared,
+                                     struct gb_error *error)
+{
+    constexpr uint8_t padding = 0x80; /* -0, which leaves an accumulator as it is, one of -0 too */
+    const cudaStream_t stream = (cudaStream_t)a->stream;
+    using format = gb_mma16_format<GB_NVFP4>;
+    return prepare(
+        operation, prepared,
+        [&](uint8_t **records) { return repack<format, true>(a->gate_up, padding, records, stream, error); },
+        [&](uint8_t **records) { return repack<format, false>(a->down, padding, records, stream, error); });
 }
 
 void gb_cuda_mma16_release(void *prepared)

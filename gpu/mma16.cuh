@@ -193,7 +193,7 @@ __host__ __device__ inline uint32_t gb_mma16_repack_bytes_word(uint32_t codes)
  *   step, block:              columns of a step, and of a scale;
  *   scales:                   scales of a row's step;
  *   in_chunk:                 scales that a chunk has, 2, 1 or half a one;
- *   scale():                  the scales of a row and of the row 8 further down, each twice as bf16;
+ *   scale(codes, i):          of two rows' codes in turns, those of place i, each twice as bf16;
  *   scaled():                 fields, with their scale.
  */
 template <enum gb_format Format> struct gb_mma16_format;
@@ -204,10 +204,17 @@ template <> struct gb_mma16_format<GB_NVFP4> {
     static constexpr enum gb_format format = GB_NVFP4;
     static constexpr uint32_t step = 128, block = 16, scales = step / block, in_chunk = 2;
     static constexpr float factor = 256.0f;
+    static constexpr bool clears = false;
 
-    static __device__ __forceinline__ void scale(uint32_t codes, uint32_t &first, uint32_t &last)
+    static __host__ __device__ bool keep(uint8_t code, uint8_t &byte) /* in records of fma32/1, as it is */
     {
-        gb_mma16_e4m3_scales(codes, first, last);
+        byte = code;
+        return true;
+    }
+
+    static __device__ __forceinline__ void scale(uint32_t codes, uint32_t i, uint32_t &first, uint32_t &last)
+    {
+        gb_mma16_e4m3_scales(codes >> 16 * i, first, last);
     }
     static __device__ __forceinline__ uint32_t scaled(uint32_t field, uint32_t scale)
     {
@@ -220,9 +227,9 @@ template <> struct gb_mma16_format<GB_MXFP4> {
     static constexpr uint32_t step = 128, block = 32, scales = step / block, in_chunk = 1;
     static constexpr float factor = 1.0f;
 
-    static __device__ __forceinline__ void scale(uint32_t codes, uint32_t &first, uint32_t &last)
+    static __device__ __forceinline__ void scale(uint32_t codes, uint32_t i, uint32_t &first, uint32_t &last)
     {
-        gb_mma16_e8m0_scales(codes, first, last);
+        gb_mma16_e8m0_scales(codes >> 16 * i, first, last);
     }
     static __device__ __forceinline__ uint32_t scaled(uint32_t field, uint32_t scale)
     {
@@ -235,13 +242,68 @@ template <> struct gb_mma16_format<GB_MXFP8> {
     static constexpr uint32_t step = 64, block = 32, scales = step / block, in_chunk = 1;
     static constexpr float factor = 1.0f;
 
-    static __device__ __forceinline__ void scale(uint32_t codes, uint32_t &first, uint32_t &last)
+    static __device__ __forceinline__ void scale(uint32_t codes, uint32_t i, uint32_t &first, uint32_t &last)
     {
-        gb_mma16_format<GB_MXFP4>::scale(codes, first, last);
+        gb_mma16_format<GB_MXFP4>::scale(codes, i, first, last);
     }
     static __device__ __forceinline__ uint32_t scaled(uint32_t field, uint32_t scale)
     {
         return gb_mul_bf16x2(gb_mul_bf16x2(field, 0x7B807B80u /* 2^120 */), scale);
+    }
+};
+
+/*
+ * The same of records: a scale is kept as a byte from which one multiply-add makes the scale times the power of two
+ * that fields lack, so that one multiplication makes an operand.
+ *   keep(code, byte):  byte: out, of a scale; false: there is none, and weights with such a scale have no records;
+ *   bits, zero:        a byte times 2^bits, and this added, is the scale times the power of two, as bf16;
+ *   clears:            codes whose scale is zero are kept as zeros, because the byte is a scale that is not.
+ */
+template <enum gb_format Format> struct gb_mma16_kept_scale;
+
+/* E4M3 from 2^-9 to 448, times 2^118: with five bits of exponent none is subnormal. */
+template <> struct gb_mma16_kept_scale<GB_NVFP4> {
+    static constexpr uint32_t bits = 4, zero = (127 + 118 - 9) << 7;
+    static constexpr bool clears = true;
+    static __host__ __device__ bool keep(uint8_t code, uint8_t &byte)
+    {
+        const uint32_t exponent = code >= 4 ? 2 : code >= 2; /* of a subnormal, from 2^-9 on */
+        byte = (uint8_t)(code >= 8 ? code + 16 : code ? exponent << 3 | (code << (3 - exponent) & 7u) : 0);
+        return code < 0x7F;
+    }
+};
+
+/* E8M0 times 2^Power, where that is a number. */
+template <uint32_t Power> struct gb_mma16_kept_e8m0 {
+    static constexpr uint32_t bits = 7, zero = Power << 7;
+    static constexpr bool clears = false;
+    static __host__ __device__ bool keep(uint8_t code, uint8_t &byte)
+    {
+        byte = code;
+        return code + Power < 255;
+    }
+};
+template <> struct gb_mma16_kept_scale<GB_MXFP4> : gb_mma16_kept_e8m0<126> {
+};
+template <> struct gb_mma16_kept_scale<GB_MXFP8> : gb_mma16_kept_e8m0<120> {
+};
+
+template <enum gb_format Format> struct gb_mma16_kept : gb_mma16_format<Format> {
+    using kept = gb_mma16_kept_scale<Format>;
+    static constexpr bool clears = kept::clears;
+
+    static __host__ __device__ bool keep(uint8_t code, uint8_t &byte)
+    {
+        return kept::keep(code, byte);
+    }
+    static __device__ __forceinline__ void scale(uint32_t codes, uint32_t i, uint32_t &first, uint32_t &last)
+    {
+        const uint32_t pair = __byte_perm(codes, 0, i ? 0x4342 : 0x4140);
+        gb_spread_bf16x2((pair << kept::bits) + kept::zero * 0x10001u, first, last);
+    }
+    static __device__ __forceinline__ uint32_t scaled(uint32_t field, uint32_t scale)
+    {
+        return gb_mul_bf16x2(field, scale);
     }
 };
 

@@ -89,8 +89,8 @@ __device__ __forceinline__ void gb_mma16_multiply_words(const gb_mma16_step &wei
     uint32_t scale[scales][2]; /* [..][first or last 8 rows] */
 #pragma unroll
     for (uint32_t i = 0; i < scales; i++)
-        Format::scale(weights.scales >> 16 * (first + i), scale[i][0], scale[i][1]);
-    if (Format::step == gb_mma16_step_bytes && !Layout::marks_nan) {
+        Format::scale(weights.scales, first + i, scale[i][0], scale[i][1]);
+    if (Format::step == gb_mma16_step_bytes && Layout::has_nan) {
         scale[0][0] |= gb_mma16_any_nan(weights.low) ? 0x7FFF7FFFu : 0;
         scale[0][1] |= gb_mma16_any_nan(weights.high) ? 0x7FFF7FFFu : 0;
     }

@@ -118,6 +118,18 @@ __device__ uint32_t gb_mma16_find_units(const gb_mma16_job &job, uint32_t groups
     return units;
 }
 
+/* The first pairs' experts are the first items', but for pairs that share one: memory need not wait until blocks have
+ * found their items. Each asks for the first steps of a unit, by one thread. */
+template <class Layout>
+__device__ __forceinline__ void gb_mma16_ask_early(const gb_mma16_job &job, const Layout &layout, uint32_t groups,
+                                                   uint32_t tiles, uint32_t steps)
+{
+    const uint32_t pair = blockIdx.x / groups;
+    const uint32_t expert = pair < job.pairs ? (uint32_t)__ldcg(job.ids + pair) : job.weights.experts;
+    if (expert < job.weights.experts)
+        layout.ask(layout.part(expert, blockIdx.x % groups * tiles), steps);
+}
+
 /* Where a warp is in its chains. */
 struct gb_mma16_cursor {
     uint32_t unit, group, step; /* of the block, of the unit's item, of the row */
@@ -252,8 +264,10 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Resident)
     if (!job.ids_ready)
         gb_wait_for_previous();
     gb_let_next_start();
-    const uint32_t units = gb_mma16_find_units<GateUp, Shape::Pairs>(job, groups, sums, items);
     const Layout layout(job.weights);
+    if (!job.ids_ready && !job.items && threadIdx.x == Shape::threads - 1) /* of a warp that does not place pairs */
+        gb_mma16_ask_early(job, layout, groups, Tiles, min(steps, Order::chains));
+    const uint32_t units = gb_mma16_find_units<GateUp, Shape::Pairs>(job, groups, sums, items);
     gb_mma16_cursor now = {0, blockIdx.x % groups, gb_mma16_chain_of<Shape::Warps>(0, steps)}; /* computed */
     gb_mma16_cursor next = now;                                                                /* loaded */
     gb_mma16_part at;

@@ -4,6 +4,7 @@
  *   part(expert, tile):       where a lane finds its part of the first step of a tile;
  *   beside(part, n):          the same of the n-th tile after that, the first of a group;
  *   forward(part, steps):     the same of as many steps further on;
+ *   ask(part, steps):         brings so many steps of a group's tiles nearer, if they lie side by side;
  *   step_of(part, n, step):   a lane's part of the n-th tile of the group, in the step where `part` is, loaded;
  *   fields(), activations():  codes in bf16's fields as the a operands of two instructions, and the activations in the
  *                             order that these have.
@@ -60,6 +61,14 @@ __device__ __forceinline__ uint4 gb_load_once(const uint8_t *from)
     return words;
 }
 
+/* Brings bytes, a multiple of 16, to the L2 cache. */
+__device__ __forceinline__ void gb_ask_l2(const uint8_t *from, uint32_t bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
 __device__ __forceinline__ uint32_t gb_word_of4(const uint4 &words, uint32_t i)
 {
     return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
@@ -75,13 +84,12 @@ __host__ __device__ __forceinline__ uint32_t gb_mma16_group(uint32_t tiles)
 
 /*
  * Records: [experts][groups][steps][tiles of a group], each the codes [2][32 lanes] of 16 bytes and the scales
- * [8][scales of a step][2] of 16 rows, [2] for the first and the last 8 of them. The scale of MXFP8 codes with a NaN
- * among them is NaN.
+ * [8][scales of a step][2] of 16 rows, [2] for the first and the last 8 of them. No code is NaN.
  */
 template <class Format_, bool GateUp> struct gb_mma16_records {
     using Format = Format_;
     using step = gb_mma16_step;
-    static constexpr bool marks_nan = true;
+    static constexpr bool has_nan = false;
     static constexpr uint32_t codes = gb_mma16_tile * gb_mma16_step_bytes;
     static constexpr uint32_t bytes = codes + gb_mma16_tile * Format::scales; /* of a record */
 
@@ -99,6 +107,10 @@ template <class Format_, bool GateUp> struct gb_mma16_records {
         const uint32_t lane = threadIdx.x % 32, n = tile & (group - 1);
         const uint8_t *record = matrix.codes + ((size_t)expert * matrix.tiles + tile - n) * tile_bytes + n * bytes;
         return {record + 16 * lane, record + codes + lane * Format::scales / 4 * 2};
+    }
+    __device__ __forceinline__ void ask(const gb_mma16_part &first, uint32_t steps) const
+    {
+        gb_ask_l2(first.codes - threadIdx.x % 32 * 16, steps * step_bytes);
     }
     __device__ __forceinline__ gb_mma16_part beside(const gb_mma16_part &part, uint32_t n) const
     {
@@ -133,7 +145,7 @@ template <class Format_, bool GateUp> struct gb_mma16_records {
 template <class Format_, bool GateUp, bool Whole> struct gb_mma16_rows {
     using Format = Format_;
     using step = gb_mma16_step;
-    static constexpr bool marks_nan = false;
+    static constexpr bool has_nan = true;
 
     const gb_mma16_matrix &matrix;
     uint32_t code_bytes, scale_bytes; /* of a row */
@@ -149,6 +161,7 @@ template <class Format_, bool GateUp, bool Whole> struct gb_mma16_rows {
         return {matrix.codes + row * code_bytes + 16 * (lane % 4),
                 matrix.scales + row * scale_bytes + lane % 4 * Format::scales / 4};
     }
+    __device__ __forceinline__ void ask(const gb_mma16_part &, uint32_t) const {}
     __device__ __forceinline__ gb_mma16_part beside(const gb_mma16_part &part, uint32_t n) const
     {
         const size_t rows = n * (GateUp ? gb_mma16_tile / 2 : gb_mma16_tile);

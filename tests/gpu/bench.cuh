@@ -38,28 +38,29 @@ template <class T> std::vector<T> download(const T *pointer, size_t count)
     return values;
 }
 
-/* What bytes are: any; codes of E4M3, a few NaN if there is `edge`; scales, of `edge` all kinds, of E8M0 with NaN. */
+/* What bytes are: any; codes of E4M3; scales. edge 0: scales as of weights; 1: all that the repacked layout of mma16
+ * has (gpu/mma16.cuh); 2: all kinds, negative ones and NaN too, and a few codes that are NaN. */
 enum content { ANY, E4M3_CODES, E4M3_SCALES, E8M0_SCALES };
 
 __global__ void fill_kernel(uint8_t *bytes, size_t count, uint64_t seed, int content, int edge)
 {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
         const uint64_t random = mix(seed + i);
-        const uint32_t seldom = edge ? (uint32_t)random % (1u << 20) : 1u << 20;
+        const uint32_t seldom = edge == 2 ? (uint32_t)random % (1u << 20) : 1u << 20;
         uint32_t byte = (uint32_t)(random >> 32) & 0xFF;
         if (content == E4M3_CODES && (byte & 0x7F) == 0x7F && seldom >= 8)
             byte ^= 1;
         if (content == E4M3_SCALES)
-            byte = edge ? byte % 0x7F : 0x28 + byte % 24;
+            byte = edge ? (seldom < 8 ? 0x7F : byte % 0x7F) | (seldom < 10000 ? byte & 0x80 : 0) : 0x28 + byte % 24;
         if (content == E8M0_SCALES && seldom < 8)
             byte = 0xFE + byte % 2;
         else if (content == E8M0_SCALES)
-            byte = !edge ? 112 + byte % 12 : seldom < 10000 ? byte % 140 : 100 + byte % 40;
+            byte = edge == 0 ? 112 + byte % 12 : edge == 1 ? byte % 129 : seldom < 10000 ? byte % 140 : 100 + byte % 40;
         bytes[i] = (uint8_t)byte;
     }
 }
 
-inline void fill(void *bytes, size_t count, uint64_t seed, enum content content, bool edge)
+inline void fill(void *bytes, size_t count, uint64_t seed, enum content content, int edge)
 {
     fill_kernel<<<1024, 256>>>((uint8_t *)bytes, count, seed, content, edge);
     require(cudaGetLastError());

@@ -101,7 +101,7 @@ size_t scale_bytes(enum gb_format format, size_t weights)
 }
 
 matrix random_matrix(enum gb_format format, uint32_t experts, uint32_t rows, uint32_t columns, uint32_t parts,
-                     uint64_t seed, bool edge)
+                     uint64_t seed, int edge)
 {
     matrix m;
     const size_t weights = (size_t)experts * rows * columns;
@@ -429,8 +429,8 @@ bool canonical_fma32(const struct gb_kernel_table *table, layer &one, results *f
 size_t check_problem(const struct gb_kernel_table *table, enum gb_format format, const struct gb_shape &s,
                      uint64_t seed, int data, int kind, size_t *outputs)
 {
-    matrix first = random_matrix(format, s.experts, 2 * s.intermediate, s.hidden, 2, seed * 7, data != 0);
-    matrix second = random_matrix(format, s.experts, s.hidden, s.intermediate, 1, seed * 7 + 3, data != 0);
+    matrix first = random_matrix(format, s.experts, 2 * s.intermediate, s.hidden, 2, seed * 7, data);
+    matrix second = random_matrix(format, s.experts, s.hidden, s.intermediate, 1, seed * 7 + 3, data);
     layer one(table, s, first, second, seed, data, kind);
     struct gb_weights host[2] = {first.device, second.device};
     std::vector<uint8_t> bytes[4];
@@ -540,14 +540,14 @@ size_t samples_wrong(const layer &one, uint64_t seed)
 int measure(const struct gb_kernel_table *table, enum gb_format format, const char *only, struct gb_shape s,
             const std::vector<uint32_t> &batches, const char *command)
 {
-    matrix first = random_matrix(format, s.experts, 2 * s.intermediate, s.hidden, 2, 1, false);
-    matrix second = random_matrix(format, s.experts, s.hidden, s.intermediate, 1, 2, false);
+    matrix first = random_matrix(format, s.experts, 2 * s.intermediate, s.hidden, 2, 1, 0);
+    matrix second = random_matrix(format, s.experts, s.hidden, s.intermediate, 1, 2, 0);
     const size_t weights =
         (size_t)s.experts * 2 * s.intermediate * s.hidden; /* of gate_up: the most that one read needs */
     const size_t arena =
         std::max((size_t)1 << 32, (code_bytes(format, weights) + scale_bytes(format, weights)) / 16 * 16 + 1024);
     uint8_t *memory = on_device<uint8_t>(arena);
-    fill(memory, arena, 5, ANY, false);
+    fill(memory, arena, 5, ANY, 0);
     uint32_t *sink = on_device<uint32_t>(1);
     std::vector<std::string> kernels = {kernel_of(format, 0), kernel_of(format, 1)};
     std::vector<std::string> labels = {"canonical", "repacked"};

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Words of codes as mma16's repacked layout has them: every code comes back in bf16's fields. Needs no GPU. */
+/* Words of codes and scales as mma16's repacked layout has them: every code comes back in bf16's fields, and every
+ * scale as itself times a power of two. Needs no GPU. */
+#include <cmath>
 #include <cstdio>
 
 #include "gpu/mma16.cuh"
@@ -27,6 +29,37 @@ uint32_t wrong_codes(uint32_t codes)
     return wrong;
 }
 
+double bf16(uint32_t bits)
+{
+    return std::ldexp(128 + (bits & 127), (int)(bits >> 7) - 134);
+}
+
+/* How many scales come back wrong, or are kept where bf16 has no such number. value(code): a scale, negative if it is
+ * none that is kept. */
+template <class Kept, class Value> uint32_t wrong_scales(int power, const Value &value)
+{
+    uint32_t wrong = 0;
+    for (uint32_t code = 0; code < 256; code++) {
+        uint8_t byte;
+        const double scale = value(code), found = std::ldexp(scale, power);
+        const bool kept = Kept::keep((uint8_t)code, byte), is = scale >= 0.0 && found < 0x1p128;
+        wrong += kept != is;
+        if (kept && is && !(Kept::clears && scale == 0.0)) /* of a zero there are zeros only */
+            wrong += bf16((byte << Kept::bits) + Kept::zero) != found;
+    }
+    return wrong;
+}
+
+double e4m3(uint32_t code)
+{
+    return code >= 0x7F ? -1.0 : code < 8 ? std::ldexp(code, -9) : std::ldexp(8 + code % 8, (int)(code / 8) - 10);
+}
+
+double e8m0(uint32_t code)
+{
+    return code == 255 ? -1.0 : std::ldexp(1.0, (int)code - 127);
+}
+
 } // namespace
 
 int main()
@@ -37,6 +70,9 @@ int main()
             wrong += wrong_codes(low << 16 | half) + wrong_codes(half << 16 | low);
             words += 2;
         }
-    printf("%u words, %u codes wrong\n", words, wrong);
-    return wrong != 0;
+    const uint32_t scales = wrong_scales<gb_mma16_kept_scale<GB_NVFP4>>(118, e4m3) +
+                            wrong_scales<gb_mma16_kept_scale<GB_MXFP4>>(126, e8m0) +
+                            wrong_scales<gb_mma16_kept_scale<GB_MXFP8>>(120, e8m0);
+    printf("%u words, %u codes wrong, %u scales wrong\n", words, wrong, scales);
+    return wrong + scales != 0;
 }
