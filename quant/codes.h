@@ -21,7 +21,7 @@ bool gb_blocks_are_common(const struct gb_quantiser *rules, uint32_t columns);
 /* The largest magnitude, a NaN if there is any. */
 float gb_largest_magnitude(const float *x, size_t count);
 /* The same of each block. columns: a multiple of 16. maxima: [blocks]. */
-void gb_block_maxima(const float *x, uint32_t blocks, uint32_t columns, float *maxima);
+void gb_block_maxima(const float *x, size_t blocks, uint32_t columns, float *maxima);
 /* The steps of blocks, as of struct gb_quantiser_step. */
 enum { GB_LEAST_BLOCK = 16, GB_MOST_BLOCKS = GB_BLOCKS_AT_ONCE / GB_LEAST_BLOCK };
 struct gb_block_steps {

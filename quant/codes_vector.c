@@ -2,6 +2,9 @@
 /* The codes of elements side by side, for the two element types that weights are made of: of a run with one operand,
  * and of many blocks in a row. */
 #include <math.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 #include "quant/elements.h"
 #include "quant/multiversion.h"
@@ -105,9 +108,9 @@ GB_VECTOR_CLONES float gb_largest_magnitude(const float *x, size_t count)
     return f32_from_bits(largest);
 }
 
-GB_VECTOR_CLONES void gb_block_maxima(const float *x, uint32_t blocks, uint32_t columns, float *maxima)
+GB_VECTOR_CLONES void gb_block_maxima(const float *x, size_t blocks, uint32_t columns, float *maxima)
 {
-    for (uint32_t b = 0; b < blocks; b++) {
+    for (size_t b = 0; b < blocks; b++) {
         uint32_t largest[LANES] = {0}, all = 0;
         for (uint32_t i = 0; i < columns; i += LANES, x += LANES)
             for (uint32_t lane = 0; lane < LANES; lane++) {
@@ -149,8 +152,44 @@ bool gb_blocks_are_common(const struct gb_quantiser *q, uint32_t columns)
            columns <= GB_BLOCKS_AT_ONCE;
 }
 
-void gb_block_codes(const struct gb_quantiser *q, const float *x, uint32_t blocks, uint32_t columns,
-                    const struct gb_block_steps *steps, uint8_t *codes)
+#ifdef GB_WIDE_VECTORS
+/* E2M1 codes of LANES quotients that are numbers. Their values are 1/2 apart up to 2, 1 up to 4 and 2 up to 6, so a
+ * code is the least of 2 m, m + 2 and m / 2 + 4, each rounded once to a whole number, ties to even: the low bits of a
+ * float from 2^23 on. */
+GB_WIDE_VECTORS static inline __m512i e2m1_codes_wide(__m512 quotient)
+{
+    /* The smaller magnitude, without a sign; the third's bits where the second's are 1, elsewhere the first's. */
+    enum { LEAST_MAGNITUDE = 0xA, SECOND_CHOOSES = 0xB8 };
+    const __m512 m = _mm512_range_ps(quotient, _mm512_set1_ps(6.0f), LEAST_MAGNITUDE);
+    const __m512 halves = _mm512_fmadd_ps(m, _mm512_set1_ps(2.0f), _mm512_set1_ps(0x1p23f));
+    const __m512 ones = _mm512_add_ps(m, _mm512_set1_ps(0x1p23f + 2.0f));
+    const __m512 twos = _mm512_fmadd_ps(m, _mm512_set1_ps(0.5f), _mm512_set1_ps(0x1p23f + 4.0f));
+    const __m512 least = _mm512_min_ps(_mm512_min_ps(halves, ones), twos);
+    const __m512i sign = _mm512_srli_epi32(_mm512_castps_si512(quotient), 28);
+    return _mm512_ternarylogic_epi32(sign, _mm512_set1_epi32(7), _mm512_castps_si512(least), SECOND_CHOOSES);
+}
+
+/* gb_block_codes of E2M1 in one pass. -0 loses its sign where 0 is added, and only there. */
+GB_WIDE_VECTORS static void block_pairs_wide(const struct gb_quantiser *q, const float *x, uint32_t blocks,
+                                             uint32_t columns, const struct gb_block_steps *steps, uint8_t *pairs)
+{
+    const __m512 zero = _mm512_set1_ps(q->zero_sign == GB_ZERO_KEEPS_SIGN ? -0.0f : 0.0f);
+    for (uint32_t b = 0; b < blocks; b++) {
+        const __m512 operand = _mm512_set1_ps(steps->operand[b]);
+        for (uint32_t i = 0; i < columns; i += LANES, x += LANES, pairs += LANES / 2) {
+            const __m512 values = _mm512_loadu_ps(x);
+            const __m512 quotient = steps->divides[b] ? _mm512_div_ps(values, operand) : _mm512_mul_ps(values, operand);
+            const __m512i codes = e2m1_codes_wide(_mm512_add_ps(quotient, zero));
+            const __m512i of_64_bits = _mm512_or_si512(codes, _mm512_srli_epi64(codes, 28));
+            _mm_storel_epi64((__m128i *)pairs, _mm512_cvtepi64_epi8(of_64_bits));
+        }
+    }
+}
+#endif
+
+/* gb_block_codes in passes, each over all blocks. */
+static void block_codes_by_passes(const struct gb_quantiser *q, const float *x, uint32_t blocks, uint32_t columns,
+                                  const struct gb_block_steps *steps, uint8_t *codes)
 {
     float quotient[GB_BLOCKS_AT_ONCE] = {0}; /* gcc does not see that blocks are not empty */
     uint8_t run[GB_BLOCKS_AT_ONCE];
@@ -159,4 +198,16 @@ void gb_block_codes(const struct gb_quantiser *q, const float *x, uint32_t block
     codes_of_quotients(q, quotient, blocks * columns, pairs ? run : codes);
     if (pairs)
         pack_pairs(run, blocks * columns, codes);
+}
+
+void gb_block_codes(const struct gb_quantiser *q, const float *x, uint32_t blocks, uint32_t columns,
+                    const struct gb_block_steps *steps, uint8_t *codes)
+{
+#ifdef GB_WIDE_VECTORS
+    if (q->element == GB_E2M1 && gb_has_wide_vectors()) {
+        block_pairs_wide(q, x, blocks, columns, steps, codes);
+        return;
+    }
+#endif
+    block_codes_by_passes(q, x, blocks, columns, steps, codes);
 }
