@@ -426,27 +426,21 @@ static void put_scales(const struct gb_quantiser *q, const uint32_t *code, const
             bytes[b] = (uint8_t)code[b];
 }
 
-/* Whether no quotient of blocks with these largest magnitudes is NaN: they and the operands are finite, and nothing is
- * divided by zero. */
-GB_VECTOR_CLONES static bool quotients_are_numbers(const float *maxima, uint32_t count,
-                                                   const struct gb_block_steps *steps)
+/* Whether a quotient of a block with this largest magnitude may be NaN: it or the operand is not finite, or something
+ * is divided by zero. */
+INLINE uint32_t may_be_nan(float amax, float operand, uint32_t divides)
 {
-    const uint32_t infinity = 0x7F800000, magnitude = 0x7FFFFFFF;
-    uint32_t others = 0;
-#pragma omp simd reduction(+ : others)
-    for (uint32_t b = 0; b < count; b++) {
-        uint32_t amax = f32_bits(maxima[b]) & magnitude, operand = f32_bits(steps->operand[b]) & magnitude;
-        others += (amax >= infinity) | (operand >= infinity) | ((operand == 0) & steps->divides[b]);
-    }
-    return others == 0;
+    const uint32_t infinity = 0x7F800000, a = f32_bits(amax) & 0x7FFFFFFF, m = f32_bits(operand) & 0x7FFFFFFF;
+    return (a >= infinity) | (m >= infinity) | ((m == 0) & divides);
 }
 
-/* Steps 3 to 5 of blocks that are common. known: the same rules, of which the compiler may know some; maxima: [count].
- */
-INLINE void steps_by(const struct gb_quantiser *q, const struct gb_quantiser *known, const float *maxima,
-                     uint32_t count, float global, float bound, struct gb_block_steps *steps)
+/* Steps 3 to 5 of blocks that are common; how many of them may have a quotient that is NaN. known: the same rules, of
+ * which the compiler may know some; maxima: [count]. */
+INLINE uint32_t steps_by(const struct gb_quantiser *q, const struct gb_quantiser *known, const float *maxima,
+                         uint32_t count, float global, float bound, struct gb_block_steps *steps)
 {
     float a[GB_MOST_BLOCKS] = {0}, r[GB_MOST_BLOCKS] = {0};
+    uint32_t nans = 0;
 #pragma omp simd
     for (uint32_t b = 0; b < count; b++) {
         float most = maxima[b] > known->amax_start ? maxima[b] : known->amax_start;
@@ -456,11 +450,17 @@ INLINE void steps_by(const struct gb_quantiser *q, const struct gb_quantiser *kn
     round_scales(q, r, count, steps->code, steps->scale);
 #pragma omp simd
     for (uint32_t b = 0; b < count; b++) {
-        struct gb_quantiser_step step = {.code = steps->code[b], .scale = steps->scale[b]};
+        struct gb_quantiser_step step; /* not all of it: gcc would write it to memory */
+        step.code = steps->code[b];
+        step.scale = steps->scale[b];
         find_operand(known, a[b], r[b], global, &step);
         steps->operand[b] = step.operand;
         steps->divides[b] = step.divides;
     }
+#pragma omp simd reduction(+ : nans)
+    for (uint32_t b = 0; b < count; b++)
+        nans += may_be_nan(maxima[b], steps->operand[b], steps->divides[b]);
+    return nans;
 }
 
 /* Whether the rules are those of which the next function knows the branches. */
@@ -471,70 +471,101 @@ static bool divides_by_product(const struct gb_quantiser *q)
 }
 
 /* The same for rules of which that holds, without a branch for each block. */
-GB_VECTOR_CLONES static void steps_by_product(const struct gb_quantiser *q, const float *maxima, uint32_t count,
-                                              float global, float bound, struct gb_block_steps *steps)
+GB_VECTOR_CLONES static uint32_t steps_by_product(const struct gb_quantiser *q, const float *maxima, uint32_t count,
+                                                  float global, float bound, struct gb_block_steps *steps)
 {
     struct gb_quantiser known = *q;
     known.ratio = GB_RATIO_DIVIDE_PRODUCT;
     known.quotient = GB_QUOTIENT_DIVIDE_PRODUCT;
     known.zero_multiplier = GB_ZERO_NEVER;
     known.flush_subnormals = 0; /* as in all that are common */
-    steps_by(q, &known, maxima, count, global, bound, steps);
+    return steps_by(q, &known, maxima, count, global, bound, steps);
 }
 
-static void find_steps(const struct gb_quantiser *q, const float *maxima, uint32_t count, float global, float bound,
-                       struct gb_block_steps *steps)
+static uint32_t find_steps(const struct gb_quantiser *q, const float *maxima, uint32_t count, float global, float bound,
+                           struct gb_block_steps *steps)
 {
-    if (divides_by_product(q))
-        steps_by_product(q, maxima, count, global, bound, steps);
-    else
-        steps_by(q, q, maxima, count, global, bound, steps);
+    return divides_by_product(q) ? steps_by_product(q, maxima, count, global, bound, steps)
+                                 : steps_by(q, q, maxima, count, global, bound, steps);
 }
 
-/* Blocks first .. first + count - 1 of the matrix, which are common; false: some quotient may be NaN. */
-static bool run_common(const struct gb_quantiser *q, const float *values, size_t first, uint32_t count, uint32_t length,
-                       float global, float bound, void *codes, void *scales)
+/* Where the blocks of a matrix are found and left. */
+struct run {
+    const struct gb_quantiser *q;
+    const float *values, *maxima; /* maxima: [blocks], NULL: to be found */
+    float global, bound;
+    void *codes, *scales;
+};
+
+/* Blocks first .. first + count - 1 of `length` elements, which are common; false: some quotient may be NaN. */
+static bool run_common(const struct run *run, size_t first, uint32_t count, uint32_t length)
 {
     struct gb_block_steps steps;
-    float maxima[GB_MOST_BLOCKS];
+    float found[GB_MOST_BLOCKS];
+    const struct gb_quantiser *q = run->q;
     const size_t element = first * length;
-    gb_block_maxima(values + element, count, length, maxima);
-    find_steps(q, maxima, count, global, bound, &steps);
-    if (!quotients_are_numbers(maxima, count, &steps))
+    const float *maxima = run->maxima ? run->maxima + first : found;
+    if (!run->maxima)
+        gb_block_maxima(run->values + element, count, length, found);
+    if (find_steps(q, maxima, count, run->global, run->bound, &steps))
         return false;
-    gb_block_codes(q, values + element, count, length, &steps,
-                   (uint8_t *)codes + (q->element == GB_E2M1 ? element / 2 : element));
-    put_scales(q, steps.code, steps.scale, first, count, scales);
+    gb_block_codes(q, run->values + element, count, length, &steps,
+                   (uint8_t *)run->codes + (q->element == GB_E2M1 ? element / 2 : element));
+    put_scales(q, steps.code, steps.scale, first, count, run->scales);
     return true;
 }
 
-enum gb_status gb_quantiser_run(const struct gb_quantiser *q, const float *values, uint32_t rows, uint32_t columns,
-                                float global, float bound, void *codes, void *scales, struct gb_error *error)
+/* Any block, the matrix's number `index`, whose first element is number `first`. */
+static void run_block(const struct run *run, const struct block *block, size_t index, size_t first)
 {
-    size_t code_bytes, scale_bytes;
+    struct gb_quantiser_step step = best_step(run->q, block, run->global, run->bound);
+    put_scales(run->q, &step.code, &step.scale, index, 1, run->scales);
+    write_codes(run->q, block, &step, first, run->codes);
+}
+
+/* A matrix of blocks that are common: they follow each other, wherever rows end. */
+static void run_all_common(const struct run *run, size_t blocks, uint32_t length)
+{
+    const size_t at_once = GB_BLOCKS_AT_ONCE / length;
+    for (size_t first = 0; first < blocks; first += at_once) {
+        const size_t count = blocks - first < at_once ? blocks - first : at_once;
+        if (run_common(run, first, (uint32_t)count, length))
+            continue;
+        for (size_t b = first; b < first + count; b++) {
+            const struct block block = {run->values + b * length, length, 1, length};
+            run_block(run, &block, b, b * length);
+        }
+    }
+}
+
+enum gb_status gb_quantiser_run_with(const struct gb_quantiser *q, const float *values, const float *maxima,
+                                     uint32_t rows, uint32_t columns, float global, float bound, void *codes,
+                                     void *scales, struct gb_error *error)
+{
+    size_t code_bytes, scale_bytes, index = 0;
     enum gb_status status = gb_quantiser_bytes(q, rows, columns, &code_bytes, &scale_bytes, error);
     if (status != GB_OK)
         return status;
     if (q->global != GB_GLOBAL_NONE && !(global >= FLT_MIN && global <= FLT_MAX))
         return gb_fail(error, GB_EINVAL, "the global scale %g is no positive normal number", (double)global);
-    uint32_t length = block_columns(q, columns);
-    const bool common = gb_blocks_are_common(q, length);
-    const uint32_t at_once = common ? GB_BLOCKS_AT_ONCE / length : 0;
-    size_t index = 0;
+    const struct run run = {q, values, maxima, global, bound, codes, scales};
+    const uint32_t length = block_columns(q, columns);
+    if (gb_blocks_are_common(q, length)) {
+        run_all_common(&run, (size_t)rows * (columns / length), length);
+        return GB_OK;
+    }
     for (uint32_t row = 0; row < rows; row += q->block_rows)
         for (uint32_t column = 0; column < columns; column += length, index++) {
-            uint32_t count = smaller(at_once, (columns - column) / length);
-            if (common && run_common(q, values, index, count, length, global, bound, codes, scales)) {
-                index += count - 1;
-                column += (count - 1) * length;
-                continue;
-            }
             size_t first = (size_t)row * columns + column;
             struct block block = {values + first, columns, smaller(q->block_rows, rows - row),
                                   smaller(length, columns - column)};
-            struct gb_quantiser_step step = best_step(q, &block, global, bound);
-            put_scales(q, &step.code, &step.scale, index, 1, scales);
-            write_codes(q, &block, &step, first, codes);
+            run_block(&run, &block, index, first);
         }
     return GB_OK;
+}
+
+enum gb_status gb_quantiser_run(const struct gb_quantiser *q, const float *values, uint32_t rows, uint32_t columns,
+                                float global, float bound, void *codes, void *scales, struct gb_error *error)
+{
+    return gb_quantiser_run_with(q, values, NULL, rows, columns, global, bound, codes, scales, error);
 }

@@ -2,6 +2,7 @@
 /* The table of recipes, and weights quantised by one. */
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "quant/codes.h"
@@ -113,20 +114,45 @@ static enum gb_status quantise_bf16(const float *values, uint32_t rows, uint32_t
     return GB_OK;
 }
 
-enum gb_status gb_quantise(const struct gb_recipe *recipe, const float *values, uint32_t rows, uint32_t columns,
-                           void *codes, void *scales, float *global_scale, struct gb_error *error)
+/* Names the first value that is not finite; there is one. */
+static enum gb_status refuse_values(const float *values, uint32_t columns, struct gb_error *error)
 {
-    float amax = gb_largest_magnitude(values, (size_t)rows * columns), global;
-    for (size_t i = 0; !isfinite(amax) && i < (size_t)rows * columns; i++)
-        if (!isfinite(values[i]))
-            return gb_fail(error, GB_EINVAL, "element [%zu, %zu] = %g is not finite", i / columns, i % columns,
-                           (double)values[i]);
-    if (recipe->format == GB_BF16)
-        return quantise_bf16(values, rows, columns, codes, error);
+    size_t i = 0;
+    while (isfinite(values[i]))
+        i++;
+    return gb_fail(error, GB_EINVAL, "element [%zu, %zu] = %g is not finite", i / columns, i % columns,
+                   (double)values[i]);
+}
+
+/* amax: of the matrix; maxima: of its blocks, or NULL. */
+static enum gb_status quantise_scaled(const struct gb_recipe *recipe, const float *values, float amax,
+                                      const float *maxima, uint32_t rows, uint32_t columns, void *codes, void *scales,
+                                      float *global_scale, struct gb_error *error)
+{
+    float global;
     enum gb_status status = gb_quantiser_global(&recipe->quantiser, amax, &global, error);
     if (status != GB_OK)
         return status;
     if (recipe->format == GB_NVFP4)
         *global_scale = recipe->quantiser.global == GB_GLOBAL_DECODE ? global : 1.0f / global;
-    return gb_quantiser_run(&recipe->quantiser, values, rows, columns, global, INFINITY, codes, scales, error);
+    return gb_quantiser_run_with(&recipe->quantiser, values, maxima, rows, columns, global, INFINITY, codes, scales,
+                                 error);
+}
+
+enum gb_status gb_quantise(const struct gb_recipe *recipe, const float *values, uint32_t rows, uint32_t columns,
+                           void *codes, void *scales, float *global_scale, struct gb_error *error)
+{
+    const uint32_t length = recipe->quantiser.block_columns;
+    const size_t count = (size_t)rows * columns, blocks = length && columns % length == 0 ? count / length : 0;
+    /* [blocks] where these are common; NULL, also without memory: the quantiser finds them again */
+    float *maxima = blocks && gb_blocks_are_common(&recipe->quantiser, length) ? malloc(blocks * sizeof *maxima) : NULL;
+    if (maxima)
+        gb_block_maxima(values, blocks, length, maxima);
+    const float amax = maxima ? gb_largest_magnitude(maxima, blocks) : gb_largest_magnitude(values, count);
+    enum gb_status status = !isfinite(amax)             ? refuse_values(values, columns, error)
+                            : recipe->format == GB_BF16 ? quantise_bf16(values, rows, columns, codes, error)
+                                                        : quantise_scaled(recipe, values, amax, maxima, rows, columns,
+                                                                          codes, scales, global_scale, error);
+    free(maxima);
+    return status;
 }
