@@ -9,7 +9,7 @@ enum { CODES = 1 << 16, SCALES = 256 }; /* bf16 has the most codes, E4M3 and E8M
 
 /* Of one projection, over all layers. */
 struct histogram {
-    uint64_t code[CODES]; /* E2M1: of pairs, the bytes */
+    uint64_t code[CODES];
     uint64_t scale[SCALES];
     uint64_t zero_blocks;
 };
@@ -44,6 +44,26 @@ static void count_bytes(const uint8_t *bytes, size_t count, uint64_t *histogram)
         table[0][bytes[i]]++;
     for (unsigned b = 0; b < 256; b++)
         histogram[b] += table[0][b] + table[1][b] + table[2][b] + table[3][b];
+}
+
+/* The same of E2M1 codes, of which three choose an entry: fewer entries than bytes are counted. */
+static void count_pairs(const uint8_t *pairs, size_t count, uint64_t *histogram)
+{
+    enum { AT_ONCE = 6, OF_THREE = 1 << 12, ANY = OF_THREE - 1 };
+    uint64_t table[OF_THREE] = {0}, six;
+    size_t i = 0;
+    for (; i + sizeof six <= count; i += AT_ONCE) {
+        memcpy(&six, pairs + i, sizeof six);
+        for (unsigned k = 0; k < 4; k++)
+            table[six >> 12 * k & ANY]++;
+    }
+    for (; i < count; i++) {
+        histogram[pairs[i] & 15]++;
+        histogram[pairs[i] >> 4]++;
+    }
+    for (unsigned t = 0; t < OF_THREE; t++)
+        for (unsigned k = 0; k < 3; k++)
+            histogram[t >> 4 * k & 15] += table[t];
 }
 
 /* The first eight of `count` bytes, zeros behind them; a copy of known length is one instruction. */
@@ -103,7 +123,10 @@ static void count_matrix(const struct matrix *m, struct histogram *h)
             h->code[codes[i]]++;
         return;
     }
-    count_bytes(m->codes, bytes, h->code);
+    if (format->codes == GB_CODEC_E2M1)
+        count_pairs(m->codes, bytes, h->code);
+    else
+        count_bytes(m->codes, bytes, h->code);
     if (gb_scale_bytes(format->scales) == 1)
         count_bytes(m->scales, gb_part_scale_bytes(m->format, m->rows, m->columns), h->scale);
     h->zero_blocks += zero_blocks(m);
@@ -125,18 +148,6 @@ static void add(struct histogram *to, const struct histogram *from, enum gb_form
     for (unsigned i = 0; i < SCALES; i++)
         to->scale[i] += from->scale[i];
     to->zero_blocks += from->zero_blocks;
-}
-
-/* Pairs to codes. */
-static void split_pairs(uint64_t *code)
-{
-    uint64_t single[16] = {0};
-    for (unsigned b = 0; b < 256; b++) {
-        single[b & 15] += code[b];
-        single[b >> 4] += code[b];
-    }
-    memset(code, 0, 256 * sizeof *code);
-    memcpy(code, single, sizeof single);
 }
 
 /* Codes by magnitude: 0, then `subnormals` of them, up to `largest`; beyond it lie infinity and NaN. */
@@ -187,8 +198,6 @@ static void reduce_scales(const uint64_t *scale, enum gb_scale type, struct cove
 static void reduce(struct histogram *h, const struct gb_format_row *format, struct coverage_count *of)
 {
     struct element e = element_of(format->codes);
-    if (e.bits == 4)
-        split_pairs(h->code);
     reduce_codes(h->code, e, of);
     of[COVER_ZERO_BLOCKS] = (struct coverage_count){format->scales != 0, h->zero_blocks, 0};
     if (gb_scale_bytes(format->scales) == 1)
