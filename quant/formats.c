@@ -283,21 +283,25 @@ GB_NARROW_CLONES static void scale_pairs(const gb_e2m1x2 *codes, uint32_t count,
 }
 
 #ifdef GB_WIDE_VECTORS
-/* The same with all 16 numbers in two registers, from which a code's four bits choose. */
+/* The same with all 16 numbers in two registers, from which the low four bits of a lane choose. Blocks are made of 16
+ * codes each. */
 GB_WIDE_VECTORS static void scale_pairs_wide(const gb_e2m1x2 *codes, uint32_t count, uint32_t block,
                                              const float *scales, double global, double *values)
 {
-    const __m512i shifts = _mm512_setr_epi64(0, 4, 8, 12, 16, 20, 24, 28);
+    const __m512i shifts[2] = {_mm512_setr_epi64(0, 4, 8, 12, 16, 20, 24, 28),
+                               _mm512_setr_epi64(32, 36, 40, 44, 48, 52, 56, 60)};
     const __m512d positive = _mm512_setr_pd(0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0);
     const __m512d negative = _mm512_setr_pd(-0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0);
     for (uint32_t first = 0; first < count; first += block, scales++) {
         const __m512d scale = _mm512_set1_pd((double)*scales * global);
-        for (uint32_t c = first; c < first + block; c += 8) {
-            uint32_t eight;
-            memcpy(&eight, codes + c / 2, sizeof eight);
-            const __m512i code = _mm512_srlv_epi64(_mm512_set1_epi64(eight), shifts);
-            const __m512d number = _mm512_permutex2var_pd(positive, code, negative);
-            _mm512_storeu_pd(values + c, _mm512_mul_pd(number, scale));
+        for (uint32_t c = first; c < first + block; c += 16) {
+            long long bits;
+            memcpy(&bits, codes + c / 2, sizeof bits);
+            for (unsigned half = 0; half < 2; half++) {
+                const __m512i code = _mm512_srlv_epi64(_mm512_set1_epi64(bits), shifts[half]);
+                const __m512d number = _mm512_permutex2var_pd(positive, code, negative);
+                _mm512_storeu_pd(values + c + 8 * half, _mm512_mul_pd(number, scale));
+            }
         }
     }
 }
