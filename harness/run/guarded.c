@@ -115,8 +115,7 @@ static size_t fill_shared(char *start, size_t bytes)
 /* Every byte of a new region; large ones take memory where they are written to. */
 static void fill(const struct guarded *b)
 {
-    enum { LARGE = 1 << 26 };
-    size_t shared = b->mapped >= LARGE && !b->kept && fresh_file() >= 0 ? fill_shared(b->region, b->mapped) : 0;
+    size_t shared = b->mapped >= PIECE_BYTES && !b->kept && fresh_file() >= 0 ? fill_shared(b->region, b->mapped) : 0;
     memset(b->region + shared, GUARDED_FRESH, b->mapped - shared);
 }
 
@@ -256,7 +255,7 @@ static bool lies_in(const struct guarded_file *file, const char *content, size_t
 static size_t show_pages(const struct guarded *b, char *at, const struct guarded_file *file, const char *content,
                          size_t bytes)
 {
-    enum { LEAST = 1 << 16 };
+    enum { LEAST = 1 << 14 };
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = bytes / page * page;
     const size_t place = (size_t)(content - file->start);
     if (!b->region || !lies_in(file, content, bytes) || whole < LEAST || (uintptr_t)at % page || place % page)
@@ -287,6 +286,10 @@ enum gb_status guarded_equals(const struct guarded *buffer, size_t offset, const
     *equal = true;
     if (!bytes)
         return GB_OK;
+    if (buffer->region) {
+        *equal = !memcmp((const char *)buffer->payload + offset, content, bytes);
+        return GB_OK;
+    }
     char *piece = malloc(bytes < PIECE_BYTES ? bytes : PIECE_BYTES);
     if (!piece)
         return gb_fail(error, GB_ENOMEM, "no memory to check inputs");
