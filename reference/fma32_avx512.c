@@ -410,7 +410,7 @@ INLINE void some_rows(enum gb_format format, const struct gb_tile *tile, size_t 
 INLINE void all_rows(enum gb_format format, const struct gb_tile *tile, size_t bytes, uint32_t first, uint32_t count,
                      uint32_t side, float *dots)
 {
-    const uint32_t stream = tile->rows * count / PASS;
+    const uint32_t stream = tile->rows / (PASS / count);
     for (uint32_t row = 0; row < stream; row++)
         some_rows(format, tile, bytes, row, PASS / count, stream, first, count, side, dots);
     for (uint32_t row = stream * (PASS / count); row < tile->rows; row++)
@@ -423,9 +423,12 @@ INLINE void passes(enum gb_format format, const struct gb_tile *tile, size_t byt
     uint32_t first = 0;
     for (; first + PASS <= tile->count; first += PASS)
         all_rows(format, tile, bytes, first, PASS, 1, dots);
-    for (; first + 2 <= tile->count; first += 2)
+    const uint32_t left = tile->count - first;
+    if (left == 3)
+        all_rows(format, tile, bytes, first, 3, 1, dots);
+    else if (left == 2)
         all_rows(format, tile, bytes, first, 2, 2 / teams, dots);
-    for (; first < tile->count; first++)
+    else if (left == 1)
         all_rows(format, tile, bytes, first, 1, 4 / teams, dots);
 }
 
