@@ -39,6 +39,8 @@ GB_API float gb_bf16_decode(gb_bf16 code);
 GB_API void gb_bf16_decode_all(const void *codes, size_t count, float *values);
 /* Overflows to infinity; NaN keeps its sign and becomes quiet (0x7FC0 | sign). */
 GB_API gb_bf16 gb_bf16_encode(float value);
+/* values, codes: [count] */
+GB_API void gb_bf16_encode_all(const float *values, size_t count, gb_bf16 *codes);
 
 /* 0x7C is infinity, 0x7D to 0x7F are NaN, with either sign. OCP OFP8 v1.0 section 5. */
 GB_API float gb_e5m2_decode(gb_e5m2 code);

@@ -72,10 +72,9 @@ static void neurons(const struct gb_order *order, const struct gb_arguments *a, 
             memcpy(values->up + at, ups, sizeof *ups * rows);
         }
         all_gated(e.activation, rows, gates, ups, products);
-        for (uint32_t r = 0; r < rows; r++) {
+        for (uint32_t r = 0; r < rows; r++)
             products[r] = gb_one_nan(products[r]);
-            a->intermediate[at + r] = gb_bf16_encode(products[r]);
-        }
+        gb_bf16_encode_all(products, rows, a->intermediate + at);
         if (values)
             memcpy(values->product + at, products, sizeof *products * rows);
     }

@@ -42,6 +42,27 @@ static void decode_all_of_a_row(void **state)
     free(values);
 }
 
+/* Of any count, NaN and all ties among them, and no more than that. */
+static void encode_all_of_a_row(void **state)
+{
+    enum { COUNT = 65536 };
+    float *values = malloc(COUNT * sizeof *values);
+    gb_bf16 *codes = malloc((COUNT + 1) * sizeof *codes);
+    (void)state;
+    assert_true(values && codes);
+    for (uint32_t i = 0; i < COUNT; i++)
+        values[i] = bits_float((i * 40503u & 0xFFFF) << 16 | (0x7FFF + i % 3));
+    for (uint32_t count = 0; count <= COUNT; count = count < 70 ? count + 1 : count + (COUNT - 70) / 2) {
+        codes[count].bits = 0x1234;
+        gb_bf16_encode_all(values, count, codes);
+        assert_int_equal(codes[count].bits, 0x1234);
+        for (uint32_t i = 0; i < count; i++)
+            assert_int_equal(codes[i].bits, gb_bf16_encode(values[i]).bits);
+    }
+    free(values);
+    free(codes);
+}
+
 /* Half-way between two codes, and one binary32 ulp to either side; the last tie is the one with infinity. */
 static void encode_every_tie(void **state)
 {
@@ -78,9 +99,9 @@ static void encode_strided_floats(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decode_every_code),     cmocka_unit_test(decode_all_of_a_row),
-        cmocka_unit_test(encode_every_tie),      cmocka_unit_test(encode_specials),
-        cmocka_unit_test(encode_strided_floats),
+        cmocka_unit_test(decode_every_code),   cmocka_unit_test(decode_all_of_a_row),
+        cmocka_unit_test(encode_all_of_a_row), cmocka_unit_test(encode_every_tie),
+        cmocka_unit_test(encode_specials),     cmocka_unit_test(encode_strided_floats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
