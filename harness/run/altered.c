@@ -3,14 +3,16 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "quant/quant.h"
 
 struct altered_split altered_split(size_t bytes)
 {
-    enum { LONGEST = 4 };
-    struct altered_split split = {.kept = bytes / 2 / LONGEST * LONGEST};
-    split.moved = (bytes - split.kept) / 2 / LONGEST * LONGEST;
+    enum { LONGEST = 4, PAGES = 16 };
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), unit = bytes < PAGES * page ? LONGEST : page;
+    struct altered_split split = {.kept = bytes / 2 / unit * unit};
+    split.moved = (bytes - split.kept) / 2 / unit * unit;
     return split;
 }
 

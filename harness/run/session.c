@@ -175,39 +175,37 @@ bool session_has(const struct session *s, uint32_t number)
     return number == SESSION_WEIGHTS ? s->router.bytes : s->router_bias.bytes;
 }
 
-/* The last parts of bytes of an array, in each other's places. */
-static enum gb_status put_split(const struct guarded *to, size_t at, const struct guarded_file *file, const char *from,
-                                size_t bytes, struct gb_error *error)
+/* The last parts of bytes of an array, in each other's places or in their own. */
+static enum gb_status put_split(const struct guarded *to, size_t at, const struct guarded_file *file,
+                                const void *original, size_t bytes, bool away, struct gb_error *error)
 {
     const struct altered_split split = altered_split(bytes);
     const size_t last = split.kept + split.moved;
+    const char *from = original;
+    if (!away)
+        return guarded_show(to, at + split.kept, file, from + split.kept, bytes - split.kept, error);
     enum gb_status status = guarded_show(to, at + split.kept, file, from + last, bytes - last, error);
     return status == GB_OK ? guarded_show(to, at + bytes - split.moved, file, from + split.kept, split.moved, error)
                            : status;
 }
 
 /* Parts of every used expert; of short arrays the experts. */
-static enum gb_status alter_experts(struct session *s, int slot, struct gb_error *error)
+static enum gb_status alter_experts(struct session *s, int slot, bool away, struct gb_error *error)
 {
     const size_t each = s->weights[slot].bytes / s->fixture->shape.experts;
     enum gb_status status = GB_OK;
     if (!altered_split(each).moved) {
-        shift(s);
+        if (away)
+            shift(s);
         status = put_experts(s, slot, error);
         stay(s);
         return status;
     }
     for (uint32_t e = 0; status == GB_OK && e < s->fixture->shape.experts; e++)
         if (s->used[e])
-            status = put_split(&s->weights[slot], e * each, file_of(s, e), s->originals[slot] + e * each, each, error);
+            status =
+                put_split(&s->weights[slot], e * each, file_of(s, e), s->originals[slot] + e * each, each, away, error);
     return status;
-}
-
-static enum gb_status alter_router(const struct session *s, const struct guarded *array, const void *original,
-                                   bool away, struct gb_error *error)
-{
-    return away ? put_split(array, 0, &s->file, original, array->bytes, error)
-                : guarded_show(array, 0, &s->file, original, array->bytes, error);
 }
 
 enum gb_status session_alter(struct session *s, uint32_t arrays, bool away, struct gb_error *error)
@@ -217,11 +215,11 @@ enum gb_status session_alter(struct session *s, uint32_t arrays, bool away, stru
     s->altered = away;
     for (int slot = 0; status == GB_OK && slot < SESSION_WEIGHTS; slot++)
         if (arrays & 1u << slot)
-            status = away ? alter_experts(s, slot, error) : put_experts(s, slot, error);
+            status = alter_experts(s, slot, away, error);
     if (status == GB_OK && arrays & 1u << SESSION_WEIGHTS)
-        status = alter_router(s, &s->router, l->router.codes, away, error);
+        status = put_split(&s->router, 0, &s->file, l->router.codes, s->router.bytes, away, error);
     if (status == GB_OK && arrays & 1u << (SESSION_WEIGHTS + 1))
-        status = alter_router(s, &s->router_bias, l->router_bias, away, error);
+        status = put_split(&s->router_bias, 0, &s->file, l->router_bias, s->router_bias.bytes, away, error);
     return status == GB_OK ? prepare(s, error) : status;
 }
 
