@@ -233,6 +233,8 @@ def records():
     wrong += sentence("results/README.md", "it was read at {} to {} GB/s by two threads", min(speed), max(speed))
     torch = record("torch-check")["median_seconds"]
     wrong += sentence("results/README.md", "{} s beside {} s (medians of 5)", torch["gaugeblock"], torch["torch"])
+    times = [record("numpy-check")["median_seconds"][name][kind] for kind in ("processor", "elapsed") for name in ("verify", "numpy")]
+    wrong += sentence("results/README.md", "processor time {} s beside {} s, elapsed {} s beside {} s (medians of 7)", *times)
     tests = record("valgrind")["tests"]
     wrong += sentence("results/README.md", "| {} runs, {} errors |", len(tests), sum(one["errors"] for one in tests))
     with open(newest("exhaustive-identify.txt"), encoding="utf-8") as stream:
