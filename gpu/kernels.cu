@@ -296,12 +296,13 @@ template <enum gb_operator Operator> size_t workspace_mma16(const struct gb_prob
     return gb_cuda_mma16_workspace(Operator, &problem->shape);
 }
 
-template <enum gb_operator Operator>
-enum gb_status prepare_mma16(const struct gb_arguments *given, void **prepared, struct gb_error *error)
+/* Prepare: that of the order. */
+template <enum gb_operator Operator, auto Prepare>
+enum gb_status prepare_records(const struct gb_arguments *given, void **prepared, struct gb_error *error)
 {
     struct gb_arguments a;
     const enum gb_status status = known(given, &a, error);
-    return status == GB_OK ? gb_cuda_mma16_prepare(Operator, &a, prepared, error) : status;
+    return status == GB_OK ? Prepare(Operator, &a, prepared, error) : status;
 }
 
 enum gb_status check_not_weighing(const struct gb_arguments &a, struct gb_error *error)
@@ -345,7 +346,7 @@ constexpr struct gb_kernel mma16(const char *name)
             GB_DEVICE_POINTERS | GB_GRAPH_CAPTURABLE | (Operator == GB_LAYER ? (uint32_t)GB_STAGE_OUTPUTS : 0u),
             supports_mma16<Weights>,
             workspace_mma16<Operator>,
-            Repacked ? prepare_mma16<Operator> : NULL,
+            Repacked ? prepare_records<Operator, gb_cuda_mma16_prepare> : NULL,
             Repacked ? gb_cuda_mma16_release : NULL,
             run_mma16<Operator, Weights>,
             {}};
@@ -372,14 +373,6 @@ template <enum gb_operator Operator> size_t workspace_repacked(const struct gb_p
 }
 
 template <enum gb_operator Operator>
-enum gb_status prepare_repacked(const struct gb_arguments *given, void **prepared, struct gb_error *error)
-{
-    struct gb_arguments a;
-    const enum gb_status status = known(given, &a, error);
-    return status == GB_OK ? gb_cuda_fma32_prepare(Operator, &a, prepared, error) : status;
-}
-
-template <enum gb_operator Operator>
 enum gb_status run_repacked(const struct gb_arguments *given, struct gb_error *error)
 {
     struct gb_arguments a;
@@ -402,7 +395,7 @@ template <enum gb_operator Operator> constexpr struct gb_kernel repacked(const c
     k.accumulator_bits = 24;
     k.supports = supports_repacked<Operator>;
     k.workspace = workspace_repacked<Operator>;
-    k.prepare = prepare_repacked<Operator>;
+    k.prepare = prepare_records<Operator, gb_cuda_fma32_prepare>;
     k.run = run_repacked<Operator>;
     return k;
 }

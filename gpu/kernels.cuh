@@ -63,7 +63,11 @@ size_t gb_cuda_route_shared(const struct gb_shape *shape, const struct gb_router
  * NULL, or of a layer of one token, where the router, which is in front, tells the ids and weights of the arguments. */
 enum gb_status gb_cuda_mma16(enum gb_operator operation, const struct gb_arguments *a, const uint64_t *told,
                              struct gb_error *error);
-/* The repacked layout. Weights with scales or codes that it has no place for keep the canonical one. */
+/* What prepare returns: the operator's weights, repacked (gb_mma16_records), in device memory; NULL where it has none,
+ * or where they have a scale or a code that records cannot have: they are used as they are. */
+struct gb_cuda_repacked {
+    uint8_t *gate_up, *down;
+};
 enum gb_status gb_cuda_mma16_prepare(enum gb_operator operation, const struct gb_arguments *a, void **prepared,
                                      struct gb_error *error);
 void gb_cuda_mma16_release(void *prepared);

@@ -9,11 +9,6 @@
 #include "gpu/mma16_one_token.cuh"
 #include "gpu/mma16_turns.cuh"
 
-/* What prepare() returns: the weights of the operator, repacked, in device memory. */
-struct gb_cuda_repacked {
-    uint8_t *gate_up, *down; /* gb_mma16_records; NULL: the operator has none, or the weights have none */
-};
-
 namespace
 {
 

@@ -256,8 +256,8 @@ template <> struct gb_mma16_format<GB_MXFP8> {
  * The same of records: a scale is kept as a byte from which one multiply-add makes the scale times the power of two
  * that fields lack, so that one multiplication makes an operand.
  *   keep(code, byte):  byte: out, of a scale; false: there is none, and weights with such a scale have no records;
- *   bits, zero:        a byte times 2^bits, and this added, is the scale times the power of two, as bf16;
- *   clears:            codes whose scale is zero are kept as zeros, because the byte is a scale that is not.
+ *   bits, zero:        the scale times the power of two, as bf16, is the byte times 2^bits, plus zero;
+ *   clears:            codes whose scale is zero are kept as zeros, because no byte is the scale zero.
  */
 template <enum gb_format Format> struct gb_mma16_kept_scale;
 

@@ -118,8 +118,8 @@ __device__ uint32_t gb_mma16_find_units(const gb_mma16_job &job, uint32_t groups
     return units;
 }
 
-/* The first pairs' experts are the first items', but for pairs that share one: memory need not wait until blocks have
- * found their items. Each asks for the first steps of a unit, by one thread. */
+/* The n-th pair's expert is usually the n-th item's. Before a block has found its items, one of its threads brings the
+ * first steps of the unit that it would then have nearer. */
 template <class Layout>
 __device__ __forceinline__ void gb_mma16_ask_early(const gb_mma16_job &job, const Layout &layout, uint32_t groups,
                                                    uint32_t tiles, uint32_t steps)

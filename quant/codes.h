@@ -33,7 +33,7 @@ struct gb_block_steps {
 void gb_block_codes(const struct gb_quantiser *rules, const float *x, uint32_t blocks, uint32_t columns,
                     const struct gb_block_steps *steps, uint8_t *codes);
 
-/* gb_quantiser_run for a matrix of blocks that are common and have these maxima, if they are not NULL. */
+/* gb_quantiser_run. maxima: of the blocks, which are common, or NULL. */
 enum gb_status gb_quantiser_run_with(const struct gb_quantiser *rules, const float *values, const float *maxima,
                                      uint32_t rows, uint32_t columns, float global, float bound, void *codes,
                                      void *scales, struct gb_error *error);

@@ -46,7 +46,8 @@ static void count_bytes(const uint8_t *bytes, size_t count, uint64_t *histogram)
         histogram[b] += table[0][b] + table[1][b] + table[2][b] + table[3][b];
 }
 
-/* The same of E2M1 codes, of which three choose an entry: fewer entries than bytes are counted. */
+/* The same of E2M1 codes, of which three choose an entry: fewer entries than bytes are counted. The first
+ * bytes of a word are its low ones. */
 static void count_pairs(const uint8_t *pairs, size_t count, uint64_t *histogram)
 {
     enum { AT_ONCE = 6, OF_THREE = 1 << 12, ANY = OF_THREE - 1 };

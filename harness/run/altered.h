@@ -9,7 +9,8 @@
 #include "harness/run/operators.h"
 
 /* Bytes of an array whose parts are to change places: the first `kept` stay, the last `moved` come next. Elements of up
- * to 4 bytes stay whole, of long arrays pages, which guarded_show can then map. moved is 0 where it is too short. */
+ * to 4 bytes stay whole. The parts of a long array are whole pages, which guarded_show can map. moved is 0 where it is
+ * too short. */
 struct altered_split {
     size_t kept, moved;
 };

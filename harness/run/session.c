@@ -23,13 +23,16 @@ static enum gb_status put_expert(struct session *s, int slot, uint32_t e, struct
                         error);
 }
 
-/* One array of weights, [experts, ...]. Of a generated fixture only the experts in use exist and are copied. */
+/* One array of weights, [experts, ...]. Of a generated fixture only the experts in use exist and are copied; what a
+ * device has in place of the others is always the same, since a kernel's prepare may look at it. */
 static enum gb_status put(struct session *s, int slot, const void *content, size_t bytes, struct gb_error *error)
 {
     s->originals[slot] = content;
     enum gb_status status = guarded_new(s->memory, bytes, s->place, 0, &s->weights[slot], error);
     if (!s->sparse)
         return status == GB_OK ? guarded_show(&s->weights[slot], 0, &s->file, content, bytes, error) : status;
+    if (status == GB_OK && !s->weights[slot].region)
+        status = guarded_poison(&s->weights[slot], GUARDED_FRESH, error);
     for (uint32_t e = 0; status == GB_OK && e < s->fixture->shape.experts; e++)
         if (s->used[e])
             status = put_expert(s, slot, e, error);
@@ -189,7 +192,7 @@ static enum gb_status put_split(const struct guarded *to, size_t at, const struc
                            : status;
 }
 
-/* Parts of every used expert; of short arrays the experts. */
+/* Parts of every used expert change places, or return to their own; of short arrays the experts. */
 static enum gb_status alter_experts(struct session *s, int slot, bool away, struct gb_error *error)
 {
     const size_t each = s->weights[slot].bytes / s->fixture->shape.experts;

@@ -38,9 +38,10 @@ template <class T> std::vector<T> download(const T *pointer, size_t count)
     return values;
 }
 
-/* What bytes are: any; codes of E4M3; scales. edge 0: scales as of weights; 1: all that the repacked layout of mma16
- * has (gpu/mma16.cuh); 2: all kinds, negative ones and NaN too, and a few codes that are NaN. */
-enum content { ANY, E4M3_CODES, E4M3_SCALES, E8M0_SCALES };
+/* What bytes are: any; codes of E4M3; scales of NVFP4, MXFP4 and MXFP8. edge 0: scales as of weights; 1: all that the
+ * repacked layout of mma16 has (gpu/mma16.cuh); 2: all kinds, negative ones and NaN too, and a few codes that are NaN.
+ */
+enum content { ANY, E4M3_CODES, NVFP4_SCALES, MXFP4_SCALES, MXFP8_SCALES };
 
 __global__ void fill_kernel(uint8_t *bytes, size_t count, uint64_t seed, int content, int edge)
 {
@@ -50,12 +51,14 @@ __global__ void fill_kernel(uint8_t *bytes, size_t count, uint64_t seed, int con
         uint32_t byte = (uint32_t)(random >> 32) & 0xFF;
         if (content == E4M3_CODES && (byte & 0x7F) == 0x7F && seldom >= 8)
             byte ^= 1;
-        if (content == E4M3_SCALES)
+        if (content == NVFP4_SCALES)
             byte = edge ? (seldom < 8 ? 0x7F : byte % 0x7F) | (seldom < 10000 ? byte & 0x80 : 0) : 0x28 + byte % 24;
-        if (content == E8M0_SCALES && seldom < 8)
-            byte = 0xFE + byte % 2;
-        else if (content == E8M0_SCALES)
-            byte = edge == 0 ? 112 + byte % 12 : edge == 1 ? byte % 129 : seldom < 10000 ? byte % 140 : 100 + byte % 40;
+        if (content == MXFP4_SCALES || content == MXFP8_SCALES)
+            byte = edge == 0        ? 112 + byte % 12
+                   : edge == 1      ? byte % (content == MXFP4_SCALES ? 129 : 135)
+                   : seldom < 8     ? 0xFE + byte % 2
+                   : seldom < 10000 ? byte % 140
+                                    : 100 + byte % 40;
         bytes[i] = (uint8_t)byte;
     }
 }

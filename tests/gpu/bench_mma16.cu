@@ -19,6 +19,7 @@
 
 #include <dlfcn.h>
 
+#include "gpu/kernels.cuh"
 #include "quant/quant.h"
 extern "C" {
 #include "reference/mma16.h"
@@ -108,7 +109,11 @@ matrix random_matrix(enum gb_format format, uint32_t experts, uint32_t rows, uin
     uint8_t *codes = on_device<uint8_t>(code_bytes(format, weights));
     uint8_t *scales = on_device<uint8_t>(scale_bytes(format, weights));
     fill(codes, code_bytes(format, weights), seed, format == GB_MXFP8 ? E4M3_CODES : ANY, edge);
-    fill(scales, scale_bytes(format, weights), seed + 1, format == GB_NVFP4 ? E4M3_SCALES : E8M0_SCALES, edge);
+    fill(scales, scale_bytes(format, weights), seed + 1,
+         format == GB_NVFP4   ? NVFP4_SCALES
+         : format == GB_MXFP4 ? MXFP4_SCALES
+                              : MXFP8_SCALES,
+         edge);
     for (uint32_t i = 0; i < experts * parts && format == GB_NVFP4; i++)
         m.globals.push_back(0x1p-8f * (1.0f + (float)(mix(seed + i) % 1000) / 999.0f));
     m.device = {format, experts, rows, columns, parts, codes, scales, NULL};
@@ -374,8 +379,20 @@ struct results {
 
 constexpr const char *operators[3] = {"gate-up", "down", "layer"};
 
+/* What weights and activations are: the edge of either matrix (bench.cuh), and the kind of x. */
+struct data_of {
+    int gate_up, down, x;
+};
+
+/* Whether everything is repacked that an operator has and that must be. */
+bool is_repacked(const void *prepared, int operation, const data_of &data)
+{
+    const gb_cuda_repacked *of = (const gb_cuda_repacked *)prepared;
+    return (operation == 1 || data.gate_up == 2 || of->gate_up) && (operation == 0 || data.down == 2 || of->down);
+}
+
 /* The kernels PREFIXgate-up, PREFIXdown and PREFIXlayer against what is expected. Mismatches. */
-size_t check_kernels(const struct gb_kernel_table *table, layer &one, const std::string &prefix,
+size_t check_kernels(const struct gb_kernel_table *table, layer &one, const std::string &prefix, const data_of &data,
                      const results &expected, size_t *outputs)
 {
     size_t bad[3] = {0, 0, 0};
@@ -388,6 +405,8 @@ size_t check_kernels(const struct gb_kernel_table *table, layer &one, const std:
             require(cudaMemcpy(a.intermediate, expected.intermediate.data(), intermediate * 2, cudaMemcpyHostToDevice));
         if (kernel->prepare)
             require_ok(kernel->prepare(&a, &a.prepared, &failure), kernel->name);
+        if (kernel->prepare && !is_repacked(a.prepared, operation, data))
+            printf("NOT REPACKED %s\n", kernel->name), bad[operation]++;
         require_ok(kernel->run(&a, &failure), kernel->name);
         require(cudaDeviceSynchronize());
         if (operation != 1)
@@ -427,11 +446,11 @@ bool canonical_fma32(const struct gb_kernel_table *table, layer &one, results *f
 
 /* Every kernel of a format on one problem. Mismatches. */
 size_t check_problem(const struct gb_kernel_table *table, enum gb_format format, const struct gb_shape &s,
-                     uint64_t seed, int data, int kind, size_t *outputs)
+                     uint64_t seed, const data_of &data, int kind, size_t *outputs)
 {
-    matrix first = random_matrix(format, s.experts, 2 * s.intermediate, s.hidden, 2, seed * 7, data);
-    matrix second = random_matrix(format, s.experts, s.hidden, s.intermediate, 1, seed * 7 + 3, data);
-    layer one(table, s, first, second, seed, data, kind);
+    matrix first = random_matrix(format, s.experts, 2 * s.intermediate, s.hidden, 2, seed * 7, data.gate_up);
+    matrix second = random_matrix(format, s.experts, s.hidden, s.intermediate, 1, seed * 7 + 3, data.down);
+    layer one(table, s, first, second, seed, data.x, kind);
     struct gb_weights host[2] = {first.device, second.device};
     std::vector<uint8_t> bytes[4];
     for (int i = 0; i < 2; i++) {
@@ -447,9 +466,9 @@ size_t check_problem(const struct gb_kernel_table *table, enum gb_format format,
     expected.output = cpu_down(s, host[1], one.ids, one.routing, expected.intermediate);
     size_t wrong = 0;
     for (int layout = 0; layout < 2; layout++)
-        wrong += check_kernels(table, one, kernel_of(format, layout), expected, outputs);
+        wrong += check_kernels(table, one, kernel_of(format, layout), data, expected, outputs);
     if (format == GB_NVFP4 && canonical_fma32(table, one, &expected))
-        wrong += check_kernels(table, one, "cuda/nvfp4-repacked-", expected, outputs);
+        wrong += check_kernels(table, one, "cuda/nvfp4-repacked-", data, expected, outputs);
     one.release();
     release(first);
     release(second);
@@ -473,9 +492,10 @@ int check(const struct gb_kernel_table *table, uint64_t seed)
                 if (f.format != GB_NVFP4 && (base.hidden % 32 || base.intermediate % 32))
                     continue;
                 const int kind = (int)(mix(seed + 3 * cases + 1) % 3);
-                int data = (int)(mix(seed + cases) % 3);
+                const auto of_three = [&](uint64_t stream) { return (int)(mix(seed + cases + stream) % 3); };
+                data_of data = {of_three(1u << 20), of_three(1u << 21), of_three(0)};
                 if ((size_t)base.hidden * base.intermediate * tokens > 16u << 20)
-                    data = 0; /* the reference leaves the others to its plain definition, which is slow */
+                    data = {}; /* the reference leaves the others to its plain definition, which is slow */
                 struct gb_shape s = base;
                 s.tokens = tokens;
                 wrong += check_problem(table, f.format, s, seed + cases, data, kind, &outputs);
@@ -658,7 +678,7 @@ int once(const struct gb_kernel_table *table)
     size_t outputs = 0, wrong = 0;
     for (const auto &f : formats)
         for (const struct gb_shape &s : shapes)
-            wrong += check_problem(table, f.format, s, 3, 0, HOLES, &outputs);
+            wrong += check_problem(table, f.format, s, 3, {}, HOLES, &outputs);
     printf("once: %zu outputs, %zu mismatches\n", outputs, wrong);
     return wrong != 0;
 }

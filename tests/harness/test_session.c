@@ -165,7 +165,7 @@ static void look(const struct gb_arguments *a)
         }
         for (uint32_t e = 0; each && e < EXPERTS; e++) {
             const uint8_t *at = (const uint8_t *)arrays[slot].there + e * each;
-            if (!there[e] && (*at != BARE || memcmp(at, at + 1, each - 1)))
+            if (!there[e] && (*at != GUARDED_FRESH || memcmp(at, at + 1, each - 1)))
                 fail_msg("array %d: expert %u is there", slot, e);
         }
     }
