@@ -288,7 +288,7 @@ GB_API bool gb_quantisation_gated(const struct gb_quantisation *quantisation);
  * Quantises one matrix that shares one global scale. values: [rows, columns], all finite.
  * BF16: codes [rows, columns]; NVFP4: codes [rows, columns / 2], scales [rows, columns / 16], global [1];
  * MXFP8: codes [rows, columns], scales [rows, columns / 32].
- * GB_EINVAL names the first value that is not finite or does not fit the format.
+ * GB_EINVAL names the first value that is not finite or does not fit the format; GB_ENOMEM.
  */
 GB_API enum gb_status gb_quantise(const struct gb_recipe *recipe, const float *values, uint32_t rows, uint32_t columns,
                                   void *codes, void *scales, float *global_scale, struct gb_error *error);

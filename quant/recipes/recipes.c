@@ -144,8 +144,10 @@ enum gb_status gb_quantise(const struct gb_recipe *recipe, const float *values, 
 {
     const uint32_t length = recipe->quantiser.block_columns;
     const size_t count = (size_t)rows * columns, blocks = length && columns % length == 0 ? count / length : 0;
-    /* [blocks] where these are common; NULL, also without memory: the quantiser finds them again */
-    float *maxima = blocks && gb_blocks_are_common(&recipe->quantiser, length) ? malloc(blocks * sizeof *maxima) : NULL;
+    const bool common = blocks && gb_blocks_are_common(&recipe->quantiser, length);
+    float *maxima = common ? malloc(blocks * sizeof *maxima) : NULL; /* [blocks] */
+    if (common && !maxima)
+        return gb_fail(error, GB_ENOMEM, "no memory for the maxima of %zu blocks", blocks);
     if (maxima)
         gb_block_maxima(values, blocks, length, maxima);
     const float amax = maxima ? gb_largest_magnitude(maxima, blocks) : gb_largest_magnitude(values, count);
