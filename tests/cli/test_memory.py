@@ -123,7 +123,7 @@ def tried(words, **fault):
 def results(done):
     """What is printed, but for times, the size of a page, which says when it was drawn, and how much of what an error
     looks like there is memory to say."""
-    return f"exit {done.returncode}\n" + re.sub(r"\d+ bytes|(?m:^cpu/.* to .*$|^  diagnosis .*)", "", done.stdout)
+    return f"exit {done.returncode}\n" + re.sub(r"\d+ bytes|(?m:(?<=\d) +[\d.]+ +[\d.]+ to .*$|^  diagnosis .*)", "", done.stdout)
 
 
 def difference(right, done):
